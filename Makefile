@@ -1,0 +1,78 @@
+# `make help` lists what there is. Continuous integration runs these targets and nothing else.
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+PY     := $(BIN)/python
+STAMP  := $(VENV)/.installed
+# The newest Python >= 3.11 on the PATH; override with `make PYTHON=/path/to/python3.12`.
+PYTHON ?= $(shell sh dev/find_python)
+PYTEST := $(PY) -m pytest
+
+# Spark starts its workers with this Python, not with whatever `python3` is on the PATH.
+export PYSPARK_PYTHON := $(CURDIR)/$(PY)
+export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
+
+.DEFAULT_GOAL := help
+.PHONY: help install java demo test test-services soak lint format bench bench-store \
+        docs docs-generated dist constraints clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' Makefile
+
+install: $(STAMP) java ## Set up .venv with pinned versions, and Java where that is possible
+
+$(STAMP): pyproject.toml constraints.txt dev/requirements.in
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it and run make again." >&2; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { echo "The venv module is missing: install python3-venv and run make again." >&2; exit 1; }
+	$(PY) -m pip install --quiet --constraint constraints.txt --requirement dev/requirements.in --editable ".[all]"
+	@touch $@
+
+java:
+	@sh dev/ensure_java
+
+demo: install ## Show the store at work: commit, crash, reload, read an old version
+	$(PY) examples/store_demo.py
+
+test: install ## Run the tests that need no server
+	$(PYTEST) -m "not services and not soak" $(ARGS)
+
+test-services: install ## Run the tests against real servers
+	@$(PYTEST) -m services $(ARGS); code=$$?; \
+	if [ $$code -eq 5 ]; then echo "No test needs a server yet."; else exit $$code; fi
+
+soak: install ## Run the long tests (minutes to hours)
+	@$(PYTEST) -m soak --timeout=0 $(ARGS); code=$$?; \
+	if [ $$code -eq 5 ]; then echo "No long test yet."; else exit $$code; fi
+
+lint: $(STAMP) ## Check style, types and import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Rewrite the sources in house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: bench-store ## Run every benchmark
+
+bench-store: $(STAMP) ## Measure the store next to its peers; results go to benchmarks/results
+	$(PY) benchmarks/store.py $(ARGS)
+
+docs: $(STAMP) ## Build the documentation site into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
+docs-generated: $(STAMP) ## Write the pages that are generated from the code
+	$(PY) dev/gen_docs.py
+
+dist: $(STAMP) ## Build wheel and sdist into dist/
+	$(PY) -m build --no-isolation --outdir dist .
+
+constraints: ## Pin the newest versions in constraints.txt (a fresh environment each time)
+	sh dev/pin_constraints "$(PYTHON)"
+
+clean: ## Remove what the other targets made, .venv included
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	       .import_linter_cache spark-warehouse metastore_db
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,57 @@
+"""The documentation says what the code does, and its site needs nobody else."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gen_docs", ROOT / "dev" / "gen_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", ["errors.md", "settings.md"])
+def test_generated_page_is_up_to_date(page: str) -> None:
+    committed = (ROOT / "docs" / page).read_text()
+    assert generator().PAGES[page]() == committed, "run `make docs-generated`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    targets = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text)]
+    local = [target for target in targets if target and "://" not in target]
+    assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+def test_site_builds_strictly_and_asks_no_other_host(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    fetched = re.compile(
+        r"""<(?:script|img|iframe)[^>]*\bsrc=["']?https?:"""
+        r"""|<link[^>]*rel=["']?(?:stylesheet|preconnect|preload)[^>]*href=["']?https?:"""
+    )
+    html = {path: path.read_text() for path in tmp_path.rglob("*.html")}
+    assert len(html) > 5
+    assert [str(path) for path, text in html.items() if fetched.search(text)] == []

@@ -1,0 +1,150 @@
+"""The repository keeps its own rules."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE = {"numpy", "pyarrow", "fsspec", "xxhash", "typer", "rich"}
+TARGETS = {
+    "help", "install", "demo", "test", "test-services", "soak", "lint", "bench", "bench-store",
+    "docs", "dist", "clean",
+}  # fmt: skip
+
+
+def tracked_texts() -> dict[str, str]:
+    """Every tracked file that is text, by its path."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached"], cwd=ROOT, capture_output=True, check=True
+    )
+    texts = {}
+    for name in filter(None, listing.stdout.decode().split("\0")):
+        path = ROOT / name
+        content = path.read_bytes() if path.is_file() else b""
+        if b"\0" not in content:
+            texts[name] = content.decode("utf-8", "replace")
+    return texts
+
+
+def project() -> dict[str, object]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def name_of(requirement: str) -> str:
+    match = re.match(r"[\w.-]+", requirement)
+    assert match, requirement
+    return match[0].lower().replace("_", "-")
+
+
+def constraint_lines() -> list[str]:
+    text = (ROOT / "constraints.txt").read_text()
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_no_tracked_file_names_a_home_directory_or_a_package_index() -> None:
+    # Pieces are joined here, so that this file does not find itself.
+    homes = ["/" + "root" + "/", "/" + "work" + "/", "/" + "home" + r"/\w", "/" + "Users" + r"/\w"]
+    hosts = ["--" + "index-url", "--" + "find-links", r"https?://[^\s/]*" + "/simple" + r"\b"]
+    forbidden = re.compile("|".join(homes + hosts))
+    found = [
+        f"{name}:{number}: {line.strip()}"
+        for name, text in tracked_texts().items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if forbidden.search(line)
+    ]
+    assert found == []
+
+
+def test_constraints_are_names_and_versions_only() -> None:
+    bad = [x for x in constraint_lines() if not re.fullmatch(r"[\w.-]+==\d[\w.+!]*", x)]
+    assert bad == []
+
+
+def test_every_dependency_is_pinned() -> None:
+    pinned = {name_of(line) for line in constraint_lines()}
+    declared = [*project()["dependencies"]]
+    for extra in project()["optional-dependencies"].values():
+        declared += extra
+    for line in (ROOT / "dev" / "requirements.in").read_text().splitlines():
+        declared += [line] if line and not line.startswith("#") else []
+    assert {name_of(item) for item in declared} - {"holdfast"} <= pinned
+
+
+def test_the_core_needs_six_packages() -> None:
+    assert {name_of(item) for item in project()["dependencies"]} == CORE
+
+
+def test_all_is_every_other_extra() -> None:
+    extras = dict(project()["optional-dependencies"])
+    (everything,) = extras.pop("all")
+    assert sorted(extras) == sorted(re.findall(r"[\w-]+", everything)[1:])
+    assert set(extras) == {
+        "spark", "hdfs", "s3", "cassandra", "dynamodb", "pandas", "sql", "web",
+    }  # fmt: skip
+
+
+def test_make_help_lists_the_targets() -> None:
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = {line.split()[0] for line in done.stdout.splitlines()}
+    assert listed >= TARGETS
+
+
+def test_ci_runs_make_and_nothing_else() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    commands = [x for x in script.splitlines() if x and not x.startswith(("#", "set ", "cd "))]
+    assert commands == ["make lint test"]
+
+
+def test_missing_java_is_named_in_one_line(tmp_path: Path) -> None:
+    # A JAVA_HOME without Java is what Spark would use, so it is refused and nothing is installed.
+    done = subprocess.run(
+        ["sh", str(ROOT / "dev" / "ensure_java")],
+        env={"PATH": "/usr/bin:/bin", "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "Java 17 or newer is needed" in done.stderr
+
+
+@pytest.mark.parametrize(("version", "accepted"), [("1.8.0_392", False), ("11.0.2", False),
+                                                   ("17.0.15", True), ("25", True)])  # fmt: skip
+def test_java_is_accepted_from_17_on(tmp_path: Path, version: str, accepted: bool) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    java.chmod(0o755)
+    done = subprocess.run(
+        ["sh", str(ROOT / "dev" / "ensure_java")],
+        env={"PATH": "/usr/bin:/bin", "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+    )
+    assert (done.returncode == 0) is accepted
+
+
+def test_third_party_warnings_are_excepted_one_by_one() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    filters = tomllib.loads(text)["tool"]["pytest"]["ini_options"]["filterwarnings"]
+    assert filters[0] == "error"
+    for exception in filters[1:]:
+        action, message, category, module = (exception.split(":", 3) + [""] * 4)[:4]
+        assert action == "ignore", exception
+        assert message or module, f"{exception} would silence {category} everywhere"
+
+
+def test_importing_holdfast_loads_no_optional_package() -> None:
+    script = (
+        "import sys, holdfast\n"
+        "heavy = {'pyspark', 'pandas', 'duckdb', 's3fs', 'boto3', 'cassandra', 'starlette'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

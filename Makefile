@@ -48,7 +48,7 @@ lint: $(STAMP) ## Check style, types and import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 format: $(STAMP) ## Rewrite the sources in house style
 	$(BIN)/ruff check --fix .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -101,32 +102,65 @@ def test_ci_runs_make_and_nothing_else() -> None:
     assert commands == ["make lint test"]
 
 
-def test_missing_java_is_named_in_one_line(tmp_path: Path) -> None:
-    # A JAVA_HOME without Java is what Spark would use, so it is refused and nothing is installed.
-    done = subprocess.run(
-        ["sh", str(ROOT / "dev" / "ensure_java")],
-        env={"PATH": "/usr/bin:/bin", "JAVA_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
+def script(path: Path, body: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def ensure_java(**env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["/bin/sh", str(ROOT / "dev" / "ensure_java")], env=env, capture_output=True, text=True
     )
-    assert done.returncode == 1
-    assert done.stdout == ""
+
+
+def machine_without_java(folder: Path, user: int) -> str:
+    """A PATH with Debian's package tools, whose only JRE is 21, and without Java."""
+    for tool in ("sed", "head", "chmod"):
+        found = shutil.which(tool)
+        assert found is not None
+        (folder / tool).symlink_to(found)
+    script(folder / "id", f"echo {user}")
+    script(folder / "apt-cache", 'test "$2" = openjdk-21-jre-headless')
+    java = f"{folder}/java"
+    script(
+        folder / "apt-get",
+        f"""test "$1" = install || exit 0
+echo '#!/bin/sh' > {java}
+echo "echo 'openjdk version \\"21.0.1\\"' >&2" >> {java}
+chmod +x {java}""",
+    )
+    return str(folder)
+
+
+def test_java_is_installed_on_debian_as_root(tmp_path: Path) -> None:
+    done = ensure_java(PATH=machine_without_java(tmp_path, user=0))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "java").exists()
+
+
+def test_missing_java_is_named_in_one_line_to_others(tmp_path: Path) -> None:
+    done = ensure_java(PATH=machine_without_java(tmp_path, user=1000))
+    assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
     assert "Java 17 or newer is needed" in done.stderr
 
 
-@pytest.mark.parametrize(("version", "accepted"), [("1.8.0_392", False), ("11.0.2", False),
-                                                   ("17.0.15", True), ("25", True)])  # fmt: skip
+def test_java_home_without_java_is_refused_and_nothing_installed(tmp_path: Path) -> None:
+    # Spark would use that JAVA_HOME, whatever else is installed.
+    path = machine_without_java(tmp_path, user=0)
+    done = ensure_java(PATH=path, JAVA_HOME=str(tmp_path / "nowhere"))
+    assert done.returncode == 1
+    assert not (tmp_path / "java").exists()
+
+
+@pytest.mark.parametrize(
+    ("version", "accepted"),
+    [("1.8.0_392", False), ("11.0.2", False), ("17.0.15", True), ("25", True)],
+)
 def test_java_is_accepted_from_17_on(tmp_path: Path, version: str, accepted: bool) -> None:
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
-    java.chmod(0o755)
-    done = subprocess.run(
-        ["sh", str(ROOT / "dev" / "ensure_java")],
-        env={"PATH": "/usr/bin:/bin", "JAVA_HOME": str(tmp_path)},
-        capture_output=True,
-    )
+    script(tmp_path / "bin" / "java", f"echo 'openjdk version \"{version}\" 2025-01-01' >&2")
+    done = ensure_java(PATH="/usr/bin:/bin", JAVA_HOME=str(tmp_path))
     assert (done.returncode == 0) is accepted
 
 

@@ -1,0 +1,42 @@
+"""Schemas and rows without Spark.
+
+    schema = parse_schema("user string, total long")
+    codec = RowCodec(schema)
+    row = codec.encode({"user": "Sankar", "total": 200})
+
+`Schema` is the columns of a key or a value, `RowCodec` checks and converts rows of one. Nothing
+here imports PySpark.
+"""
+
+from holdfast.types._codec import Row, RowCodec
+from holdfast.types._datatypes import (
+    ArrayType,
+    AtomicType,
+    DataType,
+    DecimalType,
+    Field,
+    IntervalType,
+    MapType,
+    StringType,
+    StructType,
+    TimeType,
+)
+from holdfast.types._schema import RESERVED_PREFIXES, Schema, parse_schema
+
+__all__ = [
+    "parse_schema",
+    "Schema",
+    "Field",
+    "RowCodec",
+    "Row",
+    "RESERVED_PREFIXES",
+    "DataType",
+    "AtomicType",
+    "StringType",
+    "DecimalType",
+    "TimeType",
+    "IntervalType",
+    "ArrayType",
+    "MapType",
+    "StructType",
+]

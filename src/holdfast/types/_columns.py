@@ -1,0 +1,169 @@
+"""Whole columns: canonical cells to Arrow arrays and back, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC
+from itertools import accumulate, chain, pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.types._cells import freezer
+from holdfast.types._datatypes import (
+    ArrayType,
+    AtomicType,
+    DataType,
+    MapType,
+    StructType,
+    TimeType,
+)
+
+_TIMESTAMP = AtomicType("timestamp")
+_VARIANT = AtomicType("variant")
+
+
+class Unrepresentable(Exception):
+    """A stored value that the matching Python type cannot hold."""
+
+
+def write_column(kind: DataType, cells: Sequence[Any]) -> pa.Array:
+    """The array of `kind.arrow` that holds `cells`, all of them canonical."""
+    if kind == _VARIANT:
+        return _write_struct(kind.arrow, [AtomicType("binary")] * 2, cells)
+    if isinstance(kind, StructType) and kind.fields:
+        return _write_struct(kind.arrow, kind.children(), cells)
+    if isinstance(kind, ArrayType) and _has_parts(kind.element):
+        return _write_list(kind, cells)
+    if isinstance(kind, MapType):
+        return _write_map(kind, cells)
+    if isinstance(kind, StructType):
+        return pa.array([None if c is None else {} for c in cells], kind.arrow)
+    return pa.array(cells, kind.arrow)
+
+
+def read_column(kind: DataType, array: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The canonical cells of a column; raises Unrepresentable."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if kind == _VARIANT:
+        return _read_struct([AtomicType("binary")] * 2, array)
+    if isinstance(kind, StructType):
+        return _read_struct(kind.children(), array)
+    if isinstance(kind, ArrayType):
+        return _read_list(kind, array)
+    if isinstance(kind, MapType):
+        return _read_map(kind, array)
+    return _read_leaf(kind, array)
+
+
+def _has_parts(kind: DataType) -> bool:
+    """Whether pyarrow needs help: it takes structs as dicts and maps as pairs, not as our cells."""
+    return any(isinstance(k, (StructType, MapType)) or k == _VARIANT for k in kind.walk())
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def _write_struct(arrow: pa.DataType, kinds: Sequence[DataType], cells: Sequence[Any]) -> pa.Array:
+    filler = next((cell for cell in cells if cell is not None), None)
+    if filler is None:
+        return pa.nulls(len(cells), arrow)
+    # What stands under a null is never read; a real cell keeps not-null fields free of nulls.
+    rows = [filler if cell is None else cell for cell in cells]
+    columns = [write_column(k, c) for k, c in zip(kinds, zip(*rows, strict=True), strict=True)]
+    fields = [arrow.field(i) for i in range(arrow.num_fields)]
+    return pa.StructArray.from_arrays(columns, fields=fields, mask=_mask(cells))
+
+
+def _write_list(kind: ArrayType, cells: Sequence[Any]) -> pa.Array:
+    values = write_column(kind.element, list(chain.from_iterable(c or () for c in cells)))
+    return pa.ListArray.from_arrays(_offsets(cells), values, kind.arrow, mask=_mask(cells))
+
+
+def _write_map(kind: MapType, cells: Sequence[Any]) -> pa.Array:
+    keys = write_column(kind.key, list(chain.from_iterable(c or () for c in cells)))
+    items = write_column(
+        kind.value, list(chain.from_iterable(c.values() if c else () for c in cells))
+    )
+    return pa.MapArray.from_arrays(_offsets(cells), keys, items, kind.arrow, mask=_mask(cells))
+
+
+def _mask(cells: Sequence[Any]) -> pa.Array:
+    return pa.array([cell is None for cell in cells], pa.bool_())
+
+
+def _offsets(cells: Sequence[Any]) -> pa.Array:
+    return pa.array([0, *accumulate(0 if c is None else len(c) for c in cells)], pa.int32())
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def _read_leaf(kind: DataType, array: pa.Array) -> list[Any]:
+    if isinstance(kind, TimeType):
+        _refuse_nanoseconds(array)
+    try:
+        cells: list[Any] = array.to_pylist()
+    except (OverflowError, ValueError):
+        raise Unrepresentable(f"a {kind} outside the years 1 to 9999; read it as Arrow") from None
+    if kind == _TIMESTAMP:
+        return [c if c is None else c.replace(tzinfo=UTC) for c in cells]
+    return cells
+
+
+def _refuse_nanoseconds(array: pa.Array) -> None:
+    nanoseconds = array.cast(pa.int64()).drop_null().to_numpy()
+    if (nanoseconds % 1000).any():
+        raise Unrepresentable("a time with nanoseconds; read it as Arrow")
+
+
+def _read_struct(kinds: Sequence[DataType], array: pa.Array) -> list[Any]:
+    if not kinds:
+        return _with_nulls(array, [()] * len(array))
+    parts = [read_column(k, a) for k, a in zip(kinds, array.flatten(), strict=True)]
+    return _with_nulls(array, list(zip(*parts, strict=True)))
+
+
+def _read_list(kind: ArrayType, array: pa.Array) -> list[Any]:
+    if not _needs_reading(kind.element):
+        return array.to_pylist()  # type: ignore[no-any-return]
+    starts, values = _inside(array, array.values)
+    items = read_column(kind.element, values)
+    cells = [items[a:b] for a, b in pairwise(starts)]
+    return _with_nulls(array, cells)
+
+
+def _read_map(kind: MapType, array: pa.Array) -> list[Any]:
+    starts, keys = _inside(array, array.keys)
+    _, items = _inside(array, array.items)
+    freeze = freezer(kind.key)
+    key_cells = read_column(kind.key, keys)
+    if freeze is not None:
+        key_cells = [freeze(cell) for cell in key_cells]
+    pairs = list(zip(key_cells, read_column(kind.value, items), strict=True))
+    cells = [dict(pairs[a:b]) for a, b in pairwise(starts)]
+    return _with_nulls(array, cells)
+
+
+def _needs_reading(kind: DataType) -> bool:
+    """Whether some cell inside is not what pyarrow gives by itself."""
+    own = any(k == _TIMESTAMP or isinstance(k, TimeType) for k in kind.walk())
+    return own or _has_parts(kind)
+
+
+def _inside(array: pa.Array, values: pa.Array) -> tuple[list[int], pa.Array]:
+    """Offsets from zero, and only the values this (perhaps sliced) array covers."""
+    offsets = array.offsets.to_numpy()
+    first, last = int(offsets[0]), int(offsets[-1])
+    return (offsets - first).tolist(), values.slice(first, last - first)
+
+
+def _with_nulls(array: pa.Array, cells: list[Any]) -> list[Any]:
+    if array.null_count:
+        nulls = pc.is_null(array).to_numpy(zero_copy_only=False)
+        for row in np.flatnonzero(nulls).tolist():
+            cells[row] = None
+    return cells

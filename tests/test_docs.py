@@ -39,6 +39,23 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert [target for target in local if not (page.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize(
+    ("page", "sections"),
+    [
+        ("README.md", ["Guarantees", "Limitations"]),
+        ("CHANGELOG.md", ["Unreleased"]),
+        ("CONTRIBUTING.md", ["A change", "House rules"]),
+        ("SECURITY.md", ["Reporting"]),
+        ("docs/guide.md", ["State", "Stateless and stateful", "Why a state store",
+                           "Managed and unmanaged state"]),
+        ("docs/recovery.md", ["Two versions, always", "When a file is damaged"]),
+    ],
+)  # fmt: skip
+def test_page_has_its_sections(page: str, sections: list[str]) -> None:
+    found = re.findall(r"^## (.+)$", (ROOT / page).read_text(), flags=re.MULTILINE)
+    assert [section for section in sections if section not in found] == []
+
+
 def test_site_builds_strictly_and_asks_no_other_host(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path],

@@ -164,6 +164,11 @@ def test_java_is_accepted_from_17_on(tmp_path: Path, version: str, accepted: boo
     assert (done.returncode == 0) is accepted
 
 
+def test_tests_run_in_random_order(pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.pluginmanager.hasplugin("randomly")
+    assert pytestconfig.getoption("randomly_reorganize")
+
+
 def test_third_party_warnings_are_excepted_one_by_one() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     filters = tomllib.loads(text)["tool"]["pytest"]["ini_options"]["filterwarnings"]

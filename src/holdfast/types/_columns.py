@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC
+from datetime import UTC, timedelta
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
@@ -16,6 +16,7 @@ from holdfast.types._datatypes import (
     ArrayType,
     AtomicType,
     DataType,
+    IntervalType,
     MapType,
     StructType,
     TimeType,
@@ -23,6 +24,7 @@ from holdfast.types._datatypes import (
 
 _TIMESTAMP = AtomicType("timestamp")
 _VARIANT = AtomicType("variant")
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class Unrepresentable(Exception):
@@ -41,6 +43,8 @@ def write_column(kind: DataType, cells: Sequence[Any]) -> pa.Array:
         return _write_map(kind, cells)
     if isinstance(kind, StructType):
         return pa.array([None if c is None else {} for c in cells], kind.arrow)
+    if isinstance(kind, IntervalType) and not kind.year_month:
+        return _write_durations(kind.arrow, cells)
     return pa.array(cells, kind.arrow)
 
 
@@ -60,8 +64,9 @@ def read_column(kind: DataType, array: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def _has_parts(kind: DataType) -> bool:
-    """Whether pyarrow needs help: it takes structs as dicts and maps as pairs, not as our cells."""
-    return any(isinstance(k, (StructType, MapType)) or k == _VARIANT for k in kind.walk())
+    """Whether `write_column` has more to do than to call pyarrow, which takes structs as dicts."""
+    own = (StructType, MapType, IntervalType)
+    return any(isinstance(k, own) or k == _VARIANT for k in kind.walk())
 
 
 # -- writing -------------------------------------------------------------------------------------
@@ -89,6 +94,13 @@ def _write_map(kind: MapType, cells: Sequence[Any]) -> pa.Array:
         kind.value, list(chain.from_iterable(c.values() if c else () for c in cells))
     )
     return pa.MapArray.from_arrays(_offsets(cells), keys, items, kind.arrow, mask=_mask(cells))
+
+
+def _write_durations(arrow: pa.DataType, cells: Sequence[Any]) -> pa.Array:
+    try:
+        return pa.array(cells, arrow)
+    except pa.ArrowInvalid:  # pyarrow overflows within a day of the lowest duration
+        return pa.array([c if c is None else c // _MICROSECOND for c in cells]).cast(arrow)
 
 
 def _mask(cells: Sequence[Any]) -> pa.Array:

@@ -1,0 +1,1 @@
+"""Where versions live: one module for each kind of place."""

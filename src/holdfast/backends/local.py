@@ -1,0 +1,216 @@
+"""Blobs as files on a local disk: mapped for reading, written aside and renamed into place.
+
+`create_if_absent` writes a temporary file, makes it durable and links it under its name. The
+link is exclusive and shows the whole file or nothing, which an exclusive `open` would not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast.engine.storage import BlobInfo, BlobNotFound, BlobWriter, Storage
+from holdfast.errors import Unavailable
+
+TEMPORARY_PREFIX = ".tmp-"
+_DIRECTORY_MODE = 0o750
+_FILE_MODE = 0o640
+
+
+class LocalStorage(Storage):
+    """Files below a directory of this host, which is created when first written to."""
+
+    def __init__(self, root: str | Path) -> None:
+        self._root = os.path.abspath(root)
+        self._known_directories: set[str] = set()
+
+    @property
+    def location(self) -> str:
+        return self._root
+
+    def read(self, path: str) -> pa.Buffer:
+        with _mapped_errors("read", path):
+            try:
+                return _map_or_read(self._absolute(path))
+            except (FileNotFoundError, NotADirectoryError):
+                raise BlobNotFound(path) from None
+
+    def size(self, path: str) -> int | None:
+        with _mapped_errors("look up", path):
+            try:
+                return os.stat(self._absolute(path)).st_size
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def open_writer(self, path: str) -> BlobWriter:
+        with _mapped_errors("write", path):
+            return _LocalWriter(self, path)
+
+    def create_if_absent(self, path: str, data: bytes) -> bool:
+        target = self._absolute(path)
+        with _mapped_errors("create", path):
+            temporary = self.temporary_for(path)
+            try:
+                _write_durably(temporary, data)
+                try:
+                    os.link(temporary, target)
+                except FileExistsError:
+                    return False
+                sync_directory(os.path.dirname(target))
+                return True
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary)
+
+    def list(self, prefix: str) -> list[BlobInfo]:
+        with _mapped_errors("list", prefix):
+            found = [
+                BlobInfo(os.path.relpath(entry.path, self._root), entry.stat().st_size)
+                for entry in _walk(self._absolute(prefix))
+                if not entry.name.startswith(TEMPORARY_PREFIX)
+            ]
+        return sorted(found, key=lambda blob: blob.path)
+
+    def delete(self, path: str) -> None:
+        with _mapped_errors("delete", path), contextlib.suppress(FileNotFoundError):
+            os.unlink(self._absolute(path))
+
+    def sweep(self, older_than_s: float) -> int:
+        limit = time.time() - older_than_s
+        removed = 0
+        with _mapped_errors("sweep", ""):
+            for entry in _walk(self._root):
+                if entry.name.startswith(TEMPORARY_PREFIX) and entry.stat().st_mtime < limit:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(entry.path)
+                        removed += 1
+        return removed
+
+    def temporary_for(self, path: str) -> str:
+        """A new name beside `path` that no listing shows; its directory exists afterwards."""
+        directory = os.path.dirname(self._absolute(path))
+        self._make_directory(directory)
+        return os.path.join(directory, TEMPORARY_PREFIX + secrets.token_hex(8))
+
+    def publish(self, temporary: str, path: str) -> None:
+        """Give a finished, durable temporary file its name."""
+        target = self._absolute(path)
+        os.rename(temporary, target)
+        sync_directory(os.path.dirname(target))
+
+    def _absolute(self, path: str) -> str:
+        return os.path.join(self._root, path) if path else self._root
+
+    def _make_directory(self, directory: str) -> None:
+        if directory in self._known_directories and os.path.isdir(directory):
+            return
+        missing = []
+        while not os.path.isdir(directory):
+            missing.append(directory)
+            directory = os.path.dirname(directory)
+        for child in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(child, _DIRECTORY_MODE)
+            sync_directory(os.path.dirname(child))
+            self._known_directories.add(child)
+
+
+class _LocalWriter(BlobWriter):
+    def __init__(self, storage: LocalStorage, path: str) -> None:
+        self._storage, self._path = storage, path
+        self._temporary = storage.temporary_for(path)
+        self._file = open(self._temporary, "xb", buffering=0, opener=_opener)  # noqa: SIM115
+        self._open = True
+
+    def write(self, data: bytes | memoryview | pa.Buffer) -> object:
+        with _mapped_errors("write", self._path):
+            return _write_all(self._file.fileno(), memoryview(data).cast("B"))
+
+    def close(self) -> None:
+        with _mapped_errors("write", self._path):
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._storage.publish(self._temporary, self._path)
+        self._open = False
+
+    def discard(self) -> None:
+        if self._open:
+            self._open = False
+            self._file.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._temporary)
+
+
+def sync_directory(directory: str) -> None:
+    """Make the names in a directory survive a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, _FILE_MODE)
+
+
+def _write_durably(path: str, data: bytes) -> None:
+    with open(path, "xb", buffering=0, opener=_opener) as file:
+        _write_all(file.fileno(), memoryview(data))
+        os.fsync(file.fileno())
+
+
+def _write_all(descriptor: int, data: memoryview) -> int:
+    written = 0
+    while written < len(data):
+        written += os.write(descriptor, data[written:])
+    return written
+
+
+def _map_or_read(path: str) -> pa.Buffer:
+    """A map of the file; its bytes where the address space has no room for a map."""
+    if os.stat(path).st_size == 0:
+        return pa.py_buffer(b"")
+    try:
+        # The buffer outlives the file object, whose descriptor is free again.
+        with pa.memory_map(path) as mapped:
+            return mapped.read_buffer()
+    except FileNotFoundError:
+        raise
+    except OSError:
+        with open(path, "rb") as file:
+            return pa.py_buffer(file.read())
+
+
+def _walk(directory: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        entries = list(os.scandir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(entry.path)
+            elif entry.is_file(follow_symlinks=False):
+                entry.stat()
+                yield entry
+        except FileNotFoundError:
+            continue
+
+
+@contextlib.contextmanager
+def _mapped_errors(what: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise Unavailable(
+            f"Could not {what} {path or 'the root'!r}: {reason}. Nothing was committed by this "
+            f"call; check the disk (space, permissions) and try again."
+        ) from error

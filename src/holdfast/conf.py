@@ -1,0 +1,237 @@
+"""Settings of a store, as plain data. `SETTINGS` feeds the parser, the docs and the tests."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from holdfast.errors import InvalidArgument
+
+log = logging.getLogger(__name__)
+
+STATE_STORE_PREFIX = "spark.sql.streaming.stateStore."
+HOLDFAST_PREFIX = "spark.holdfast."
+_IGNORED_TOLD: set[str] = set()
+
+_SECOND = 1_000
+_DURATIONS_MS = {
+    "ms": 1, "s": _SECOND, "m": 60 * _SECOND, "min": 60 * _SECOND, "h": 3600 * _SECOND,
+    "d": 86_400 * _SECOND,
+}  # fmt: skip
+_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its Python name, its Spark name, type, default and what it does."""
+
+    name: str
+    spark_name: str
+    type: str
+    default: Any
+    help: str
+    at_least: int | None = None
+    one_of: tuple[str, ...] = ()
+
+    def parse(self, value: object) -> Any:
+        """`value` in this setting's type; refused by name when it does not fit."""
+        try:
+            parsed = _PARSERS[self.type](value)
+        except (TypeError, ValueError, KeyError, AttributeError):
+            raise self._refusal(value, f"is not a {self.type}") from None
+        if self.at_least is not None and parsed < self.at_least:
+            raise self._refusal(value, f"is below {self.at_least}")
+        if self.one_of and parsed not in self.one_of:
+            raise self._refusal(value, f"is none of {', '.join(self.one_of)}")
+        return parsed
+
+    def _refusal(self, value: object, why: str) -> InvalidArgument:
+        return InvalidArgument(
+            f"{self.name} ({self.spark_name}) cannot be {value!r}: it {why}. {self.help}",
+            condition="STATE_STORE_INVALID_SETTING",
+        )
+
+
+def _parse_int(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError
+    return int(value)
+
+
+def _parse_duration_ms(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", str(value).lower())
+    if match is None:
+        raise ValueError
+    return int(match[1]) * _DURATIONS_MS[match[2] or "ms"]
+
+
+def _parse_bytes(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = re.fullmatch(r"\s*(\d+)\s*([bkmg]?)(?:i?b)?\s*", str(value).lower())
+    if match is None:
+        raise ValueError
+    return int(match[1]) * _SIZES[match[2]]
+
+
+def _parse_text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError
+    return value
+
+
+_PARSERS: dict[str, Callable[[object], Any]] = {
+    "integer": _parse_int,
+    "duration": _parse_duration_ms,
+    "size": _parse_bytes,
+    "text": _parse_text,
+}
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "min_deltas_for_snapshot", STATE_STORE_PREFIX + "minDeltasForSnapshot", "integer", 10,
+        "Deltas in a chain before a snapshot is considered.", at_least=1,
+    ),
+    Setting(
+        "min_versions_to_retain", "spark.sql.streaming.minBatchesToRetain", "integer", 100,
+        "Newest versions that stay readable; never fewer than 2.", at_least=2,
+    ),
+    Setting(
+        "max_versions_to_retain_in_memory", "spark.sql.streaming.maxBatchesToRetainInMemory",
+        "integer", 2,
+        "Versions a provider keeps open; 0 opens the files anew each time.", at_least=0,
+    ),
+    Setting(
+        "provider_class", HOLDFAST_PREFIX + "providerClass", "text",
+        "holdfast.backends.hdfs_backed.HDFSBackedStateStoreProvider",
+        "Dotted name of the StateStoreProvider subclass that keeps the state.",
+    ),
+    Setting(
+        "maintenance_interval_ms", STATE_STORE_PREFIX + "maintenanceInterval", "duration", 60_000,
+        "Time between two rounds of background maintenance, such as 60s or 5min.", at_least=1,
+    ),
+    Setting(
+        "compression", HOLDFAST_PREFIX + "compression", "text", "none",
+        "Compression of segments. Only uncompressed ones can be memory-mapped.",
+        one_of=("none", "lz4", "zstd"),
+    ),
+    Setting(
+        "pack_threshold_bytes", HOLDFAST_PREFIX + "packThreshold", "size", 256 << 10,
+        "Deltas up to this size share one pack file for each version; 0 turns packs off.",
+        at_least=0,
+    ),
+    Setting(
+        "grace_period_ms", HOLDFAST_PREFIX + "gracePeriod", "duration", 600_000,
+        "Time a file stays after the commit that made it unreachable.", at_least=0,
+    ),
+    Setting(
+        "merge_fanout", HOLDFAST_PREFIX + "mergeFanout", "integer", 4,
+        "Neighbouring segments of like size that are merged into one.", at_least=2,
+    ),
+    Setting(
+        "max_segments", HOLDFAST_PREFIX + "maxSegments", "integer", 24,
+        "Segments in a chain at which a commit merges before it goes on.", at_least=2,
+    ),
+)  # fmt: skip
+_BY_SPARK_NAME = {setting.spark_name: setting for setting in SETTINGS}
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+@dataclass(frozen=True)
+class StateStoreConf:
+    """The settings a store runs with. Values are checked; a wrong one is refused by name.
+
+    `confs` keeps every `spark.sql.streaming.stateStore.*` entry that `from_spark` saw, as text.
+    """
+
+    min_deltas_for_snapshot: int = 10
+    min_versions_to_retain: int = 100
+    max_versions_to_retain_in_memory: int = 2
+    provider_class: str = _BY_NAME["provider_class"].default
+    maintenance_interval_ms: int = 60_000
+    compression: str = "none"
+    pack_threshold_bytes: int = 256 << 10
+    grace_period_ms: int = 600_000
+    merge_fanout: int = 4
+    max_segments: int = 24
+    confs: Mapping[str, str] = field(default_factory=dict)
+
+    empty: ClassVar[StateStoreConf]
+
+    def __post_init__(self) -> None:
+        for setting in SETTINGS:
+            value = setting.parse(getattr(self, setting.name))
+            object.__setattr__(self, setting.name, value)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, object]) -> StateStoreConf:
+        """Settings by their Python names; an unknown name is refused."""
+        unknown = sorted(set(settings) - {f.name for f in fields(cls)})
+        if unknown:
+            raise InvalidArgument(
+                f"Unknown setting {unknown[0]!r}. Known: {', '.join(_BY_NAME)}.",
+                condition="STATE_STORE_INVALID_SETTING",
+            )
+        return cls(**settings)  # type: ignore[arg-type]  # __post_init__ checks every value
+
+    @classmethod
+    def from_spark(cls, conf: Any) -> StateStoreConf:
+        """Settings out of a Spark configuration.
+
+        Takes a mapping, a SparkConf or a session's `spark.conf`. Keys of Spark's own state store
+        that mean nothing here (a JVM providerClass, `rocksdb.*`) are kept in `confs` and named
+        once in the log; an unknown `spark.holdfast.*` key is refused.
+        """
+        entries = _entries(conf)
+        known: dict[str, Any] = {}
+        ignored: list[str] = []
+        for key, value in entries.items():
+            if key in _BY_SPARK_NAME:
+                known[_BY_SPARK_NAME[key].name] = _BY_SPARK_NAME[key].parse(value)
+            elif key.startswith(HOLDFAST_PREFIX):
+                raise InvalidArgument(
+                    f"Unknown setting {key!r}. Known: "
+                    f"{', '.join(s for s in _BY_SPARK_NAME if s.startswith(HOLDFAST_PREFIX))}.",
+                    condition="STATE_STORE_INVALID_SETTING",
+                )
+            elif key.startswith(STATE_STORE_PREFIX):
+                ignored.append(key)
+        _tell_ignored(ignored)
+        kept = {k: str(v) for k, v in entries.items() if k.startswith(STATE_STORE_PREFIX)}
+        return cls(**known, confs=kept)
+
+    def to_json(self) -> str:
+        """The settings as JSON text; `from_json` reads it back."""
+        return json.dumps({f.name: getattr(self, f.name) for f in fields(self)}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> StateStoreConf:
+        """The settings `to_json` wrote."""
+        return cls.of(json.loads(text))
+
+
+StateStoreConf.empty = StateStoreConf()
+
+
+def _entries(conf: Any) -> dict[str, object]:
+    if isinstance(conf, Mapping):
+        return dict(conf)
+    get_all = getattr(conf, "getAll", None)
+    if get_all is None:
+        raise InvalidArgument(
+            f"from_spark takes a mapping, a SparkConf or spark.conf, not {type(conf).__name__}."
+        )
+    return dict(get_all() if callable(get_all) else get_all)
+
+
+def _tell_ignored(keys: list[str]) -> None:
+    fresh = sorted(set(keys) - _IGNORED_TOLD)
+    if fresh:
+        _IGNORED_TOLD.update(fresh)
+        log.info("Kept but not used, for they concern Spark's own state store: %s", fresh)

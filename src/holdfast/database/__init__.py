@@ -1,0 +1,7 @@
+"""A store for people who just want one: open a root, update it, read any version of it."""
+
+from holdfast.database.facade import Database, VersionInfo
+from holdfast.database.opening import open_database
+from holdfast.database.partitioned import PartitionedReader, PartitionedStore
+
+__all__ = ["Database", "PartitionedReader", "PartitionedStore", "VersionInfo", "open_database"]

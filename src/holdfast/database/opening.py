@@ -1,0 +1,141 @@
+"""Opening a root, and making one."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.backends.locations import open_storage
+from holdfast.conf import StateStoreConf
+from holdfast.database.facade import Database
+from holdfast.database.partitioned import OPERATOR
+from holdfast.engine.chain import StoreShape
+from holdfast.engine.hash_samples import HASH_NAME, check_samples
+from holdfast.engine.manifest import Manifest
+from holdfast.engine.provider import check_same_store, check_shape, new_store_entry
+from holdfast.engine.storage import Runtime
+from holdfast.engine.versions import VersionLog
+from holdfast.errors import Conflict, InvalidArgument
+from holdfast.ids import DEFAULT_STORE_NAME
+from holdfast.types import parse_schema
+
+log = logging.getLogger(__name__)
+
+
+def open_database(
+    root: str | os.PathLike[str],
+    key: Any = None,
+    value: Any = None,
+    *,
+    partitions: int | None = None,
+    key_index_ordinal: int | None = None,
+    num_cols_prefix_key: int | None = None,
+    conf: StateStoreConf | Mapping[str, Any] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Database:
+    """Open the store at `root`, making it when there is none.
+
+    `key` and `value` are schemas: DDL text, a StructType or an Arrow schema. They are needed only
+    to make a new store; where the root exists they must match it. `partitions` defaults to 1.
+    """
+    location = _location(root)
+    settings = conf if isinstance(conf, StateStoreConf) else StateStoreConf.of(conf or {})
+    runtime = Runtime.system()
+    storage = open_storage(location, options)
+    versions = VersionLog(storage, runtime)
+    newest = versions.newest()
+    if newest is None:
+        manifest = _create(
+            versions, runtime, location, key, value, 1 if partitions is None else partitions,
+            key_index_ordinal, num_cols_prefix_key or 0,
+        )  # fmt: skip
+    else:
+        manifest = versions.load(newest)
+    _check_matches(
+        manifest, location, key, value, partitions, key_index_ordinal, num_cols_prefix_key
+    )
+    return Database(location, storage, versions, manifest, settings, options or {}, runtime)
+
+
+def _location(root: str | os.PathLike[str]) -> str:
+    text = os.fspath(root)
+    return (
+        text
+        if "://" in text or text.startswith("file:")
+        else str(Path(text).expanduser().absolute())
+    )
+
+
+def _create(
+    versions: VersionLog,
+    runtime: Runtime,
+    location: str,
+    key: Any,
+    value: Any,
+    partitions: int,
+    key_index: int | None,
+    prefix: int,
+) -> Manifest:
+    if key is None or value is None:
+        raise InvalidArgument(
+            f"{location} holds no Holdfast state. To make a store there, say what it keeps: "
+            'open(root, key="user string", value="total long").',
+            condition="STATE_STORE_NOT_A_STORE",
+        )
+    if partitions < 1:
+        raise InvalidArgument(f"partitions is 1 or above, not {partitions}.")
+    key_schema, value_schema = parse_schema(key), parse_schema(value)
+    check_shape(key_schema, value_schema, key_index, prefix)
+    shape = StoreShape.of(key_schema, value_schema, key_index, prefix)
+    entry = new_store_entry(shape, [(index, partitions) for index in range(partitions)])
+    manifest = Manifest(
+        version=0,
+        parent=None,
+        commit_id=runtime.new_id(),
+        writer_id=runtime.new_id(),
+        epoch=0,
+        committed_at_ms=runtime.clock_ms(),
+        hash_name=HASH_NAME,
+        operators={OPERATOR: {DEFAULT_STORE_NAME: entry}},
+    )
+    try:
+        versions.publish(manifest, 1, runtime.monotonic_ms())
+    except Conflict:
+        log.info("%s was created by someone else meanwhile", location)
+    return versions.load(versions.newest() or 0)
+
+
+def _check_matches(
+    manifest: Manifest,
+    location: str,
+    key: Any,
+    value: Any,
+    partitions: int | None,
+    key_index: int | None,
+    prefix: int | None,
+) -> None:
+    try:
+        stored = manifest.operators[OPERATOR][DEFAULT_STORE_NAME]
+    except KeyError:
+        raise InvalidArgument(
+            f"{location} holds the state of a query, not of a single store; look at it with "
+            "`holdfast show`.",
+            condition="STATE_STORE_NOT_A_STORE",
+        ) from None
+    shape = StoreShape.of(
+        stored.key_schema if key is None else parse_schema(key),
+        stored.value_schema if value is None else parse_schema(value),
+        stored.key_index if key_index is None else key_index,
+        stored.prefix if prefix is None else prefix,
+    )
+    check_same_store(stored, shape, location)
+    check_samples(shape, manifest.hash_name, stored.hash_samples)
+    if partitions is not None and partitions != len(stored.partitions):
+        raise InvalidArgument(
+            f"{location} has {len(stored.partitions)} partitions, not {partitions}. Leave the "
+            "argument out to open it as it is.",
+            condition="STATE_STORE_SCHEMA_MISMATCH",
+        )

@@ -1,0 +1,1 @@
+"""The engine: state as sorted columns. Clock, randomness and storage are handed in."""

@@ -1,0 +1,219 @@
+"""A partition's segments at one version, opened on demand, with a way round damaged ones."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from holdfast.engine.hashing import KeyHasher
+from holdfast.engine.manifest import Manifest, PartitionEntry, SegmentRef, StoreEntry
+from holdfast.engine.segment import BadSegment, Layout, Segment
+from holdfast.engine.storage import BlobNotFound, Storage
+from holdfast.engine.view import Bounds, Source, StateView
+from holdfast.errors import Corruption
+from holdfast.types import RowCodec, Schema, parse_schema
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class StoreShape:
+    """All that follows from a store's schemas: codecs, hasher, columns."""
+
+    key_schema: Schema
+    value_schema: Schema
+    key_index: int | None
+    prefix: int
+    keys: RowCodec
+    values: RowCodec
+    hasher: KeyHasher
+    layout: Layout
+
+    @classmethod
+    def of(
+        cls, key_schema: Schema, value_schema: Schema, key_index: int | None, prefix: int
+    ) -> StoreShape:
+        """The shape of a store with these schemas."""
+        return cls(
+            key_schema,
+            value_schema,
+            key_index,
+            prefix,
+            RowCodec(key_schema),
+            RowCodec(value_schema),
+            KeyHasher(key_schema, prefix or len(key_schema)),
+            Layout(key_schema.arrow, value_schema.arrow, key_index),
+        )
+
+    @cached_property
+    def prefix_shape(self) -> StoreShape:
+        """The shape of a store with the prefix alone as its key. Requires: there is one."""
+        fields = self.key_schema.json()["fields"][: self.prefix]
+        prefix = parse_schema({"type": "struct", "fields": fields})
+        return StoreShape.of(prefix, self.value_schema, None, 0)
+
+    @classmethod
+    def of_entry(cls, store: StoreEntry) -> StoreShape:
+        """The shape a manifest describes."""
+        return cls.of(store.key_schema, store.value_schema, store.key_index, store.prefix)
+
+
+class SegmentCache:
+    """Opens segments of one store directory, each once as long as somebody uses it."""
+
+    def __init__(self, storage: Storage, directory: str, layout: Layout) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._layout = layout
+        self._open: WeakValueDictionary[str, Segment] = WeakValueDictionary()
+        self._trusted: set[str] = set()
+        self._lock = threading.Lock()
+
+    def trust(self, name: str) -> None:
+        """Skip the block checks of a segment that this process wrote itself."""
+        self._trusted.add(name)
+
+    def open(self, ref: SegmentRef) -> Segment:
+        """The open segment; BadSegment when it is missing or its tail is damaged."""
+        with self._lock:
+            segment = self._open.get(ref.name)
+        if segment is None:
+            segment = self._read(ref)
+            with self._lock:
+                segment = self._open.setdefault(ref.name, segment)
+        return segment
+
+    def path(self, ref: SegmentRef) -> str:
+        """The file that holds a segment, with the root before it."""
+        return f"{self._storage.location}/{ref.path(self._directory)}"
+
+    def _read(self, ref: SegmentRef) -> Segment:
+        name = self.path(ref)
+        try:
+            buffer = self._storage.read(ref.path(self._directory))
+        except BlobNotFound:
+            raise BadSegment(name, "the file is missing") from None
+        if ref.pack is not None:
+            end = ref.pack.offset + ref.info.size
+            if buffer.size < end:
+                raise BadSegment(name, f"the pack has {buffer.size} bytes, not {end} or more")
+            buffer = buffer.slice(ref.pack.offset, ref.info.size)
+        trusted = ref.name in self._trusted
+        return Segment(name, buffer, ref.info, self._layout, trusted=trusted)
+
+
+class Chain:
+    """The segments of one partition at one version. Safe to share by readers."""
+
+    def __init__(self, entry: PartitionEntry, version: int, cache: SegmentCache) -> None:
+        self.entry = entry
+        self.version = version
+        self._cache = cache
+        self._refs = list(entry.segments)
+        self._segments: list[Segment] | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def bounds(self) -> Bounds:
+        """The bounds recorded in the manifest."""
+        return Bounds(self.entry.evict, self.entry.expire)
+
+    @property
+    def refs(self) -> tuple[SegmentRef, ...]:
+        """The segments that are read, newest first; inputs where a merge was damaged."""
+        return tuple(self._refs)
+
+    def run(
+        self,
+        work: Callable[[StateView], Result],
+        layout: Layout,
+        newer: Sequence[Source] = (),
+        bounds: Bounds | None = None,
+    ) -> Result:
+        """`work` on the state, `newer` sources on top of it.
+
+        A segment found damaged meanwhile is replaced by what it was made of, and the work done
+        again; without such inputs it is Corruption.
+        """
+        while True:
+            try:
+                view = StateView(
+                    [*newer, *self.segments()], layout, self.bounds if bounds is None else bounds
+                )
+                return work(view)
+            except BadSegment as bad:
+                self.fall_back(bad)
+
+    def segments(self) -> list[Segment]:
+        """The open segments, newest first."""
+        with self._lock:
+            if self._segments is None:
+                self._segments = [self._cache.open(ref) for ref in self._refs]
+            return self._segments
+
+    def verify(self) -> int:
+        """Check every byte of every segment, those to fall back on too; return the bytes read."""
+        total = 0
+        for ref in self.entry.segments:
+            for part in (ref, *ref.inputs):
+                total += self._cache.open(part).verify()
+        return total
+
+    def usable(self) -> None:
+        """Make sure every block of the segments is intact, falling back where one is not.
+
+        Called before a long read, so that nothing can go wrong in the middle of it.
+        """
+        while True:
+            try:
+                for segment in self.segments():
+                    segment.check()
+                return
+            except BadSegment as bad:
+                self.fall_back(bad)
+
+    def fall_back(self, bad: BadSegment) -> None:
+        """Read round a damaged segment from now on; Corruption where that is impossible."""
+        with self._lock:
+            for place, ref in enumerate(self._refs):
+                if self._cache.path(ref) == bad.name and _is_bad(self._cache, ref):
+                    if not ref.inputs:
+                        break
+                    log.warning("%s Using the %d segments it was made of.", bad, len(ref.inputs))
+                    self._refs[place : place + 1] = ref.inputs
+                    self._segments = None
+                    return
+        raise Corruption(
+            f"Version {self.version} cannot be read: {bad.name} is damaged ({bad.why}), and no "
+            "older copy of its data is left. Run `holdfast verify` to find versions that are "
+            "intact, and continue from one of them."
+        ) from bad
+
+
+def _is_bad(cache: SegmentCache, ref: SegmentRef) -> bool:
+    """Whether this very segment is damaged: several may share a pack."""
+    try:
+        cache.open(ref).verify()
+    except BadSegment:
+        return True
+    return False
+
+
+def open_chain(
+    manifest: Manifest,
+    operator: int,
+    store: str,
+    partition: int,
+    storage: Storage,
+    shape: StoreShape,
+) -> Chain:
+    """One partition of a version, with a segment cache of its own."""
+    directory = manifest.directory(operator, store, partition)
+    cache = SegmentCache(storage, directory, shape.layout)
+    return Chain(manifest.entry(operator, store, partition), manifest.version, cache)

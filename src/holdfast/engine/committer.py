@@ -1,0 +1,99 @@
+"""Turning prepared changes into a version: pack, check, publish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from holdfast.conf import StateStoreConf
+from holdfast.engine.commit import Prepared, check_prepared, next_operators
+from holdfast.engine.filenames import pack_path
+from holdfast.engine.hash_samples import HASH_NAME
+from holdfast.engine.manifest import Manifest, PackSlice, fingerprint
+from holdfast.engine.storage import Runtime
+from holdfast.engine.versions import VersionLog
+
+_PACK_ALIGNMENT = 64
+
+
+class Committer:
+    """The one that creates versions of a root. Requires: calls come one at a time."""
+
+    def __init__(self, versions: VersionLog, runtime: Runtime, conf: StateStoreConf) -> None:
+        self._versions = versions
+        self._runtime = runtime
+        self._conf = conf
+        self._writer_id = runtime.new_id()
+        self._epoch: int | None = None
+
+    def commit(
+        self,
+        base: Manifest,
+        based_at_ms: int,
+        prepared: Sequence[Prepared],
+        commit_id: str,
+        **facts: Any,
+    ) -> Manifest:
+        """Commit the version after `base`.
+
+        `facts` are further fields of the manifest, such as batch and watermark. Calling it again
+        with the same `commit_id` after an unclear failure is safe: it recognises itself.
+        """
+        schemas = {
+            (operator, name): fingerprint(store.key_schema, store.value_schema)
+            for operator, stores in base.operators.items()
+            for name, store in stores.items()
+        }
+        check_prepared(base, prepared, schemas)
+        packed = self._pack(base.version + 1, prepared)
+        manifest = self._next(base, packed, commit_id, facts)
+        self._versions.publish(manifest, self._conf.grace_period_ms, based_at_ms)
+        return manifest
+
+    def _next(
+        self, base: Manifest, prepared: Sequence[Prepared], commit_id: str, facts: Mapping[str, Any]
+    ) -> Manifest:
+        if self._epoch is None:
+            self._epoch = base.epoch + 1
+        return replace(
+            base,
+            version=base.version + 1,
+            parent=base.version,
+            commit_id=commit_id,
+            writer_id=self._writer_id,
+            epoch=self._epoch,
+            committed_at_ms=self._runtime.clock_ms(),
+            hash_name=HASH_NAME,
+            operators=next_operators(base, prepared, self._present(base, prepared)),
+            tags=self._versions.tags(),
+            **facts,
+        )
+
+    def _present(self, base: Manifest, prepared: Sequence[Prepared]) -> set[str]:
+        paths = {
+            swap.output.path(base.directory(row.operator, row.store, row.partition))
+            for row in prepared
+            for swap in row.swaps
+        }
+        return {path for path in paths if self._versions.storage.size(path) is not None}
+
+    def _pack(self, version: int, prepared: Sequence[Prepared]) -> list[Prepared]:
+        """The same rows with every inline delta placed in one new pack."""
+        if not any(row.inline for row in prepared):
+            return list(prepared)
+        attempt = self._runtime.new_id()
+        placed = []
+        offset = 0
+        with self._versions.storage.open_writer(pack_path(version, attempt)) as blob:
+            for row in prepared:
+                if row.inline is None or row.delta is None:
+                    placed.append(row)
+                    continue
+                blob.write(row.inline)
+                padding = -len(row.inline) % _PACK_ALIGNMENT
+                blob.write(b"\0" * padding)
+                delta = replace(row.delta, pack=PackSlice(version, attempt, offset))
+                placed.append(replace(row, delta=delta, inline=None))
+                offset += len(row.inline) + padding
+        return placed

@@ -1,0 +1,63 @@
+"""Every file name the engine uses is spelled here and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from holdfast.errors import InvalidArgument
+
+VERSIONS, PACKS, TAGS = "versions", "packs", "tags"
+KINDS = ("delta", "merge", "snapshot")
+PACK = "pack"
+_DATA = re.compile(r"(?P<version>\d+)-(?P<attempt>[0-9a-f]{32})\.(?P<kind>[a-z]+)")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """What the name of a data file says."""
+
+    version: int
+    attempt: str
+    kind: str
+
+
+def manifest_path(version: int) -> str:
+    """Where a version's manifest is."""
+    return f"{VERSIONS}/{version}"
+
+
+def manifest_version(path: str) -> int | None:
+    """The version of a manifest's path; None for other files."""
+    directory, _, name = path.rpartition("/")
+    return int(name) if directory == VERSIONS and name.isdecimal() else None
+
+
+def segment_path(directory: str, version: int, attempt: str, kind: str) -> str:
+    """Where a segment is, in its store's directory ("" when that is the root)."""
+    name = f"{version}-{attempt}.{kind}"
+    return f"{directory}/{name}" if directory else name
+
+
+def pack_path(version: int, attempt: str) -> str:
+    """Where a pack is."""
+    return f"{PACKS}/{version}-{attempt}.{PACK}"
+
+
+def tag_path(name: str) -> str:
+    """Where a tag is; a name that cannot be one file is refused."""
+    if not _TAG.fullmatch(name):
+        raise InvalidArgument(
+            f"The tag {name!r} cannot be used: take up to 100 letters, digits, '_', '-' or '.', "
+            "not starting with '-' or '.'."
+        )
+    return f"{TAGS}/{name}"
+
+
+def data_file(path: str) -> DataFile | None:
+    """What a data file's name says; None for files of another kind or of somebody else."""
+    match = _DATA.fullmatch(path.rpartition("/")[2])
+    if match is None or match["kind"] not in (*KINDS, PACK):
+        return None
+    return DataFile(int(match["version"]), match["attempt"], match["kind"])

@@ -1,0 +1,108 @@
+"""The changes of one store that are not committed yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from holdfast.engine.chain import StoreShape
+from holdfast.engine.columns import Mask
+from holdfast.engine.rows import NEVER, Rows, merge_rows, sort_rows
+from holdfast.engine.segment import MemorySegment
+
+_MAX_RUNS = 8
+_CELL_BYTES = 120
+"""A rough price of a Python cell, for the memory metric."""
+
+_Change = tuple[tuple[Any, ...], tuple[Any, ...] | None, int | None]
+
+
+class Memtable:
+    """Rows put and removed one by one in a dict, batches as sorted runs under it."""
+
+    def __init__(self, shape: StoreShape) -> None:
+        self._shape = shape
+        self._runs: list[Rows] = []
+        self._sources: list[MemorySegment] | None = None
+        self._known: Mask | None = None
+        self.rows: dict[tuple[Any, ...], _Change] = {}
+        """The newest changes by hashable key: (key, value or None for removed, expiry)."""
+
+    def __len__(self) -> int:
+        return len(self.rows) + sum(len(run) for run in self._runs)
+
+    @property
+    def nbytes(self) -> int:
+        """Private memory the changes take, roughly."""
+        columns = len(self._shape.key_schema) + len(self._shape.value_schema)
+        return sum(run.nbytes for run in self._runs) + len(self.rows) * columns * _CELL_BYTES
+
+    @property
+    def known_existed(self) -> Mask | None:
+        """For a memtable of exactly one run: which of its keys are in the base, if known."""
+        return self._known if len(self._runs) == 1 and not self.rows else None
+
+    def add(self, run: Rows, existed: Mask | None = None) -> None:
+        """Put a batch on top of everything before it."""
+        self._flush()
+        if len(run) == 0:
+            return
+        self._known = existed if not self._runs else None
+        self._push(run)
+
+    def sources(self) -> list[MemorySegment]:
+        """Everything so far as immutable sources, newest first."""
+        self._flush()
+        return self.runs()
+
+    def runs(self) -> list[MemorySegment]:
+        """The batches so far, newest first, without the rows in the dict."""
+        if self._sources is None:
+            layout = self._shape.layout
+            self._sources = [MemorySegment(run, layout) for run in reversed(self._runs)]
+        return self._sources
+
+    def seal(self) -> Rows | None:
+        """All changes as one run, or None when there are none."""
+        self._flush()
+        self._merge_above(1)
+        return self._runs[0] if self._runs else None
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.rows, self._runs, self._sources, self._known = {}, [], None, None
+
+    def _push(self, run: Rows) -> None:
+        self._runs.append(run)
+        self._sources = None
+        self._merge_above(_MAX_RUNS)
+
+    def _merge_above(self, limit: int) -> None:
+        if len(self._runs) > limit:
+            self._runs = [merge_rows(self._runs[::-1])]
+            self._sources = None
+
+    def _flush(self) -> None:
+        if not self.rows:
+            return
+        changes = list(self.rows.values())
+        self.rows = {}
+        empty = (None,) * len(self._shape.value_schema)
+        keys = self._shape.keys.to_arrow([change[0] for change in changes])
+        values = self._shape.values.to_arrow(
+            [empty if change[1] is None else change[1] for change in changes]
+        )
+        dead = np.array([change[1] is None for change in changes])
+        expires = None
+        if any(change[2] is not None for change in changes):
+            expires = np.array([NEVER if c[2] is None else c[2] for c in changes], np.int64)
+        run, _ = sort_rows(
+            self._shape.hasher.hash_columns(keys),
+            keys,
+            values,
+            dead if dead.any() else None,
+            expires,
+        )
+        self._known = None
+        self._push(run)

@@ -1,0 +1,468 @@
+"""The columnar provider: versions of one store as chains of segments."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from holdfast.conf import StateStoreConf
+from holdfast.engine.chain import Chain, SegmentCache, StoreShape
+from holdfast.engine.commit import Prepared, Swap
+from holdfast.engine.committer import Committer
+from holdfast.engine.compaction import merge, plan
+from holdfast.engine.filenames import segment_path
+from holdfast.engine.hash_samples import HASH_NAME, check_samples, make_samples
+from holdfast.engine.manifest import (
+    Manifest,
+    PartitionEntry,
+    SegmentRef,
+    StoreEntry,
+    fingerprint,
+)
+from holdfast.engine.retention import clean
+from holdfast.engine.rows import Rows
+from holdfast.engine.segment import SegmentInfo, SegmentWriter
+from holdfast.engine.statestore import EngineReadStateStore, EngineStateStore
+from holdfast.engine.storage import Runtime, Storage
+from holdfast.engine.versions import VersionLog
+from holdfast.engine.writer import PartitionReader, PartitionWriter, Sealed
+from holdfast.errors import Closed, Conflict, InvalidArgument, VersionNotFound
+from holdfast.ids import StateStoreId
+from holdfast.store import (
+    StateStoreCustomMetric,
+    StateStoreMetrics,
+    StateStoreProvider,
+)
+from holdfast.types import Schema
+
+log = logging.getLogger(__name__)
+
+STATE_BYTES = StateStoreCustomMetric(
+    "stateOnCurrentVersionSizeBytes", "bytes of the current version's segments", "size"
+)
+CACHE_HITS = StateStoreCustomMetric(
+    "loadedMapCacheHitCount", "times a version was open already when asked for"
+)
+CACHE_MISSES = StateStoreCustomMetric(
+    "loadedMapCacheMissCount", "times a version had to be opened from its files"
+)
+SEGMENTS = StateStoreCustomMetric("numSegments", "segments a read of the current version touches")
+BYTES_WRITTEN = StateStoreCustomMetric("bytesWritten", "bytes of segments written so far", "size")
+SNAPSHOTS = StateStoreCustomMetric("numSnapshots", "snapshots written so far")
+MERGES = StateStoreCustomMetric("numMerges", "merges of deltas written so far")
+
+
+@dataclass
+class _Counters:
+    hits: int = 0
+    misses: int = 0
+    bytes_written: int = 0
+    snapshots: int = 0
+    merges: int = 0
+
+
+@dataclass
+class Opened:
+    """A version as the provider keeps it open: its manifest, its chain, and when it was newest."""
+
+    manifest: Manifest
+    chain: Chain
+    based_at_ms: int
+
+
+@dataclass
+class Attempt:
+    """One try at committing one version; kept so that a second try recognises the first."""
+
+    commit_id: str
+    sealed: Sealed
+    prepared: Prepared
+    files: list[str] = field(default_factory=list)
+    published: bool = False
+
+
+class EngineProvider(StateStoreProvider):
+    """All versions of one store under one root.
+
+    Used alone, a commit writes a manifest for this store, in its own directory. As part of a
+    query (`in_query`) a commit only prepares: it writes the files of an attempt and reports them
+    in `prepared`, and the version exists once the driver's manifest names them. Subclasses say
+    where the bytes live.
+    """
+
+    def __init__(self, *, in_query: bool = False, runtime: Runtime | None = None) -> None:
+        self._in_query = in_query
+        self._runtime = runtime or Runtime.system()
+        self._counters = _Counters()
+        self._open: OrderedDict[int, Opened] = OrderedDict()
+        self._swaps: list[Swap] = []
+        self._lock = threading.RLock()
+        self._closed = False
+
+    @abstractmethod
+    def _open_storage(self, location: str, options: Mapping[str, str]) -> Storage:
+        """The storage at a location."""
+
+    def init(
+        self,
+        state_store_id: StateStoreId,
+        key_schema: Schema,
+        value_schema: Schema,
+        key_index_ordinal: int | None = None,
+        num_cols_prefix_key: int = 0,
+        store_confs: StateStoreConf = StateStoreConf.empty,
+        hadoop_conf: Mapping[str, str] | None = None,
+    ) -> None:
+        check_shape(key_schema, value_schema, key_index_ordinal, num_cols_prefix_key)
+        self._id = state_store_id
+        self._conf = store_confs
+        self.shape = StoreShape.of(key_schema, value_schema, key_index_ordinal, num_cols_prefix_key)
+        location = (
+            state_store_id.checkpoint_root_location
+            if self._in_query
+            else state_store_id.store_checkpoint_location()
+        )
+        self._directory = state_store_id.relative_location() if self._in_query else ""
+        self._storage = self._open_storage(location, hadoop_conf or {})
+        self._versions = VersionLog(self._storage, self._runtime)
+        self._committer = Committer(self._versions, self._runtime, store_confs)
+        self._cache = self._new_cache()
+        self._check_stored()
+
+    def _new_cache(self) -> SegmentCache:
+        return SegmentCache(self._storage, self._directory, self.shape.layout)
+
+    def _check_stored(self) -> None:
+        newest = self._versions.newest()
+        if newest is None:
+            return
+        manifest = self._versions.load(newest)
+        stored = manifest.operators.get(self._id.operator_id, {}).get(self._id.store_name)
+        if stored is not None:
+            check_same_store(stored, self.shape, str(self._id))
+            check_samples(self.shape, manifest.hash_name, stored.hash_samples)
+
+    @property
+    def state_store_id(self) -> StateStoreId:
+        return self._id
+
+    @property
+    def base_dir(self) -> str:
+        """The directory of this store."""
+        return self._id.store_checkpoint_location()
+
+    def get_store(self, version: int) -> EngineStateStore:
+        opened = self._opened(version)
+        return EngineStateStore(self, version, PartitionWriter(self.shape, opened.chain), opened)
+
+    def get_read_store(self, version: int) -> EngineReadStateStore:
+        opened = self._opened(version)
+        return EngineReadStateStore(self, version, PartitionReader(self.shape, opened.chain))
+
+    def _opened(self, version: int) -> Opened:
+        if self._closed:
+            raise Closed(f"The provider of {self._id} is closed; create a new one.")
+        if version < 0:
+            raise InvalidArgument(f"A version is 0 or above, not {version}.")
+        with self._lock:
+            opened = self._open.get(version)
+            if opened is not None:
+                self._counters.hits += 1
+                self._open.move_to_end(version)
+                return opened
+            self._counters.misses += 1
+            opened = self._load(version)
+            self._keep(version, opened)
+            return opened
+
+    def _load(self, version: int) -> Opened:
+        based_at_ms = self._runtime.monotonic_ms()
+        try:
+            manifest = self._versions.load(version)
+        except VersionNotFound:
+            if version != 0:
+                raise
+            manifest = self._empty_manifest()
+        if self._conf.max_versions_to_retain_in_memory == 0:
+            self._cache = self._new_cache()
+        entry = self._entry(manifest)
+        return Opened(manifest, Chain(entry, version, self._cache), based_at_ms)
+
+    def _entry(self, manifest: Manifest) -> PartitionEntry:
+        try:
+            return manifest.entry(self._id.operator_id, self._id.store_name, self._id.partition_id)
+        except KeyError:
+            raise VersionNotFound(
+                f"Version {manifest.version} has no store {self._id}: it was added later, or the "
+                "id is wrong."
+            ) from None
+
+    def _empty_manifest(self) -> Manifest:
+        store = new_store_entry(self.shape, [(self._id.partition_id, self._id.partition_id + 1)])
+        scope = {"kind": "store", "partition": self._id.partition_id}
+        return Manifest(
+            version=0,
+            parent=None,
+            commit_id="",
+            writer_id="",
+            epoch=0,
+            committed_at_ms=0,
+            hash_name=HASH_NAME,
+            operators={self._id.operator_id: {self._id.store_name: store}},
+            scope={} if self._in_query else scope,
+        )
+
+    def _keep(self, version: int, opened: Opened) -> None:
+        limit = self._conf.max_versions_to_retain_in_memory
+        if limit:
+            self._open[version] = opened
+        while len(self._open) > limit:
+            self._open.popitem(last=False)
+
+    def prepare(self, opened: Opened, writer: PartitionWriter) -> Attempt:
+        """Write the files of an attempt at the version after `opened`. Nothing is visible yet."""
+        sealed = writer.seal()
+        version = opened.manifest.version + 1
+        delta: SegmentRef | None = None
+        inline: bytes | None = None
+        files: list[str] = []
+        if sealed.rows is not None:
+            delta, inline = self._write_delta(sealed.rows, version)
+            files = [] if inline is not None else [delta.path(self._directory)]
+        self._merge_inside_batch(opened.chain)
+        prepared = Prepared(
+            operator=self._id.operator_id,
+            store=self._id.store_name,
+            partition=self._id.partition_id,
+            base_version=opened.manifest.version,
+            schemas=fingerprint(self.shape.key_schema, self.shape.value_schema),
+            delta=delta,
+            num_keys=sealed.num_keys,
+            evict=sealed.bounds.evict,
+            expire=sealed.bounds.expire,
+            inline=inline,
+            swaps=tuple(self._swaps),
+        )
+        return Attempt(self._runtime.new_id(), sealed, prepared, files)
+
+    def publish(self, opened: Opened, attempt: Attempt) -> str:
+        """Commit a prepared attempt and return the file its delta is in. Not in a query."""
+        attempt.published = True
+        try:
+            manifest = self._committer.commit(
+                opened.manifest, opened.based_at_ms, [attempt.prepared], attempt.commit_id
+            )
+        except Conflict:
+            attempt.published = False
+            raise
+        with self._lock:
+            self.committed(manifest)
+        entry = self._entry(manifest)
+        if attempt.prepared.delta is None:
+            return f"{self._storage.location}/versions/{manifest.version}"
+        return f"{self._storage.location}/{entry.segments[0].path(self._directory)}"
+
+    def committed(self, manifest: Manifest) -> None:
+        """Take note of a version that was committed with an attempt of this provider."""
+        with self._lock:
+            entry = self._entry(manifest)
+            standing = {ref.name for ref in entry.segments}
+            covered = {part.name for ref in entry.segments for part in ref.inputs}
+            self._swaps = [
+                swap
+                for swap in self._swaps
+                if swap.output.name not in standing and not covered.intersection(swap.inputs)
+            ]
+            chain = Chain(entry, manifest.version, self._cache)
+            opened = Opened(manifest, chain, self._runtime.monotonic_ms())
+            self._keep(manifest.version, opened)
+
+    def discard(self, attempt: Attempt) -> None:
+        """Remove the files of an attempt that surely was not committed."""
+        if attempt.published:
+            return
+        for path in attempt.files:
+            self._storage.delete(path)
+
+    def _write_delta(self, rows: Rows, version: int) -> tuple[SegmentRef, bytes | None]:
+        attempt = self._runtime.new_id()
+        threshold = self._conf.pack_threshold_bytes
+        inline: bytes | None = None
+        if rows.nbytes <= threshold:
+            sink = pa.BufferOutputStream()
+            info = self._write_segment(sink, rows)
+            if info.size <= threshold:
+                inline = sink.getvalue().to_pybytes()
+        if inline is None:
+            path = segment_path(self._directory, version, attempt, "delta")
+            with self._storage.open_writer(path) as blob:
+                info = self._write_segment(blob, rows)
+        self._counters.bytes_written += info.size
+        ref = SegmentRef("delta", version, version, attempt, info)
+        self._cache.trust(ref.name)
+        return ref, inline
+
+    def _write_segment(self, sink: object, rows: Rows) -> SegmentInfo:
+        writer = SegmentWriter(
+            sink,  # type: ignore[arg-type]  # BufferOutputStream has write, but no annotations
+            self.shape.layout,
+            expires=rows.expires is not None,
+            compression=self._conf.compression,
+        )
+        writer.add(rows)
+        return writer.finish()
+
+    def _merge_inside_batch(self, chain: Chain) -> None:
+        """A chain at its limit is merged before the batch goes on: reads must stay quick."""
+        if len(chain.refs) >= self._conf.max_segments and not self._swaps:
+            self._merge(chain)
+
+    def _merge(self, chain: Chain) -> bool:
+        todo = plan(chain.refs, self._conf)
+        if todo is None:
+            return False
+        swap = merge(
+            chain,
+            todo,
+            self.shape,
+            self._storage,
+            self._directory,
+            self._runtime.new_id(),
+            self._conf.compression,
+        )
+        self._counters.bytes_written += swap.output.info.size
+        if swap.output.kind == "snapshot":
+            self._counters.snapshots += 1
+        else:
+            self._counters.merges += 1
+        self._cache.trust(swap.output.name)
+        self._swaps.append(swap)
+        return True
+
+    def do_maintenance(self) -> None:
+        """Snapshot or merge what is due, then clean up. What goes wrong is logged, not raised."""
+        try:
+            self.do_snapshot()
+            self.cleanup()
+        except Exception:
+            log.warning("Error performing snapshot and cleaning up %s", self, exc_info=True)
+
+    def do_snapshot(self) -> bool:
+        """Merge what is due at the newest version; the next commit swaps the result in."""
+        newest = self._versions.newest()
+        with self._lock:
+            if newest is None or self._swaps:
+                return False
+            manifest = self._versions.load(newest)
+            chain = Chain(self._entry(manifest), newest, self._cache)
+        return self._merge(chain)
+
+    def cleanup(self) -> None:
+        """Remove versions beyond retention and files nothing needs. In a query the driver does."""
+        if not self._in_query:
+            spared = {swap.output.path(self._directory) for swap in self._swaps}
+            clean(self._versions, self._runtime, self._conf, spared)
+
+    @property
+    def swaps(self) -> tuple[Swap, ...]:
+        """Finished merges that wait for the next commit."""
+        return tuple(self._swaps)
+
+    @property
+    def supported_custom_metrics(self) -> tuple[StateStoreCustomMetric, ...]:
+        return (
+            STATE_BYTES, CACHE_HITS, CACHE_MISSES, SEGMENTS, BYTES_WRITTEN, SNAPSHOTS, MERGES
+        )  # fmt: skip
+
+    def metrics_of(self, chain: Chain, num_keys: int, private_bytes: int) -> StateStoreMetrics:
+        """Figures of one open version."""
+        counters = self._counters
+        cached = sum(segment.private_bytes for segment in chain.segments())
+        return StateStoreMetrics(
+            num_keys,
+            private_bytes + cached,
+            {
+                STATE_BYTES: sum(ref.info.size for ref in chain.entry.segments),
+                CACHE_HITS: counters.hits,
+                CACHE_MISSES: counters.misses,
+                SEGMENTS: len(chain.entry.segments),
+                BYTES_WRITTEN: counters.bytes_written,
+                SNAPSHOTS: counters.snapshots,
+                MERGES: counters.merges,
+            },
+        )
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._open.clear()
+
+    @property
+    def in_query(self) -> bool:
+        """Whether commits only prepare."""
+        return self._in_query
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}[id={self._id},dir={self.base_dir}]"
+
+
+def check_shape(
+    key_schema: Schema, value_schema: Schema, key_index: int | None, prefix: int
+) -> None:
+    """Refuse schemas and ordinals a store cannot have."""
+    key_schema.check_key()
+    value_schema.check_value()
+    if len(key_schema) == 0:
+        raise InvalidArgument("A key needs at least one column.")
+    if shared := sorted(set(key_schema.names) & set(value_schema.names)):
+        raise InvalidArgument(
+            f"The column {shared[0]!r} is in the key and in the value; rename one.",
+            condition="STATE_STORE_INVALID_SCHEMA",
+        )
+    if key_index is not None and not 0 <= key_index < len(key_schema):
+        raise InvalidArgument(
+            f"key_index_ordinal {key_index} is no column of a key with {len(key_schema)}."
+        )
+    if not 0 <= prefix <= len(key_schema):
+        raise InvalidArgument(
+            f"num_cols_prefix_key {prefix} is not within the key's {len(key_schema)} columns."
+        )
+
+
+def check_same_store(stored: StoreEntry, shape: StoreShape, what: str) -> None:
+    """Refuse a shape that differs from what a manifest says."""
+    pairs = [
+        ("key", stored.key_schema, shape.key_schema),
+        ("value", stored.value_schema, shape.value_schema),
+    ]
+    for name, old, new in pairs:
+        if old != new:
+            raise InvalidArgument(
+                f"The {name} schema of {what} differs from the stored one: "
+                f"{old.describe_difference(new)}. Stored: {old.ddl()}.",
+                condition="STATE_STORE_SCHEMA_MISMATCH",
+            )
+    if (stored.key_index, stored.prefix) != (shape.key_index, shape.prefix):
+        raise InvalidArgument(
+            f"{what} is stored with key_index_ordinal={stored.key_index} and num_cols_prefix_key="
+            f"{stored.prefix}, not {shape.key_index} and {shape.prefix}.",
+            condition="STATE_STORE_SCHEMA_MISMATCH",
+        )
+
+
+def new_store_entry(shape: StoreShape, places: list[tuple[int, int]]) -> StoreEntry:
+    """A store without rows; `places` are its partitions as (index, modulus)."""
+    return StoreEntry(
+        shape.key_schema,
+        shape.value_schema,
+        shape.key_index,
+        shape.prefix,
+        make_samples(shape),
+        tuple(PartitionEntry(index, modulus) for index, modulus in places),
+    )

@@ -1,0 +1,121 @@
+"""Which files may go. The rules are pure; `clean` lists, decides and deletes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.conf import StateStoreConf
+from holdfast.engine.filenames import VERSIONS, data_file, manifest_path
+from holdfast.engine.storage import Runtime
+from holdfast.engine.versions import VersionLog
+
+log = logging.getLogger(__name__)
+_LEAST_SWEEP_AGE_S = 60.0
+"""A temporary file younger than this may belong to a writer at work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A manifest that stays: when it was committed and the files it needs."""
+
+    committed_at_ms: int
+    files: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUp:
+    """What to delete, manifests before files."""
+
+    versions: list[int] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+
+def retired_versions(
+    committed_at_ms: Mapping[int, int],
+    tagged: Collection[int],
+    keep: int,
+    now_ms: int,
+    grace_ms: int,
+) -> list[int]:
+    """Versions that may go: beyond the newest `keep`, without a tag, and the grace period over.
+
+    The grace period counts from the commit that pushed a version out of the newest `keep`.
+    """
+    ordered = sorted(committed_at_ms)
+    retired = []
+    for place, version in enumerate(ordered):
+        successor = place + max(keep, 2)
+        if successor >= len(ordered) or version in tagged:
+            continue
+        if now_ms - committed_at_ms[ordered[successor]] >= grace_ms:
+            retired.append(version)
+    return retired
+
+
+def dead_files(
+    listed: Sequence[str],
+    kept: Mapping[int, Kept],
+    spared: Collection[str],
+    now_ms: int,
+    grace_ms: int,
+) -> list[str]:
+    """Listed data files that no kept version needs and that nobody can be about to commit.
+
+    Requires: `listed` was read before `kept`. A file of a version above the newest is never
+    touched; one of a version up to it has lost once that version was committed with other files,
+    and goes when that is longer ago than the grace period. `spared` are finished merges that
+    wait to be swapped in.
+    """
+    if not kept:
+        return []
+    needed = frozenset().union(*(manifest.files for manifest in kept.values()))
+    newest = max(kept)
+    dead = []
+    for path in listed:
+        name = data_file(path)
+        if name is None or path in needed or path in spared or name.version > newest:
+            continue
+        decided = min(version for version in kept if version >= name.version)
+        if now_ms - kept[decided].committed_at_ms >= grace_ms:
+            dead.append(path)
+    return dead
+
+
+def clean(
+    versions: VersionLog,
+    runtime: Runtime,
+    conf: StateStoreConf,
+    spared: Collection[str] = (),
+) -> CleanUp:
+    """Delete what the rules say: manifests first, so that none ever lacks a file."""
+    storage = versions.storage
+    listed = [blob.path for blob in storage.list("")]
+    tagged = set(versions.tags().values())
+    now_ms = runtime.clock_ms()
+    manifests = {v: versions.load(v) for v in versions.versions()}
+    retired = retired_versions(
+        {v: manifest.committed_at_ms for v, manifest in manifests.items()},
+        tagged,
+        conf.min_versions_to_retain,
+        now_ms,
+        conf.grace_period_ms,
+    )
+    for version in retired:
+        storage.delete(manifest_path(version))
+    kept = {
+        v: Kept(manifest.committed_at_ms, frozenset(manifest.files()))
+        for v, manifest in manifests.items()
+        if v not in set(retired)
+    }
+    files = dead_files(listed, kept, spared, now_ms, conf.grace_period_ms)
+    for path in files:
+        storage.delete(path)
+    storage.sweep(max(conf.grace_period_ms / 1000, _LEAST_SWEEP_AGE_S))
+    if retired or files:
+        log.info(
+            "Removed %d versions and %d files from %s/%s",
+            len(retired), len(files), storage.location, VERSIONS,
+        )  # fmt: skip
+    return CleanUp(retired, files)

@@ -1,0 +1,279 @@
+"""The stores a columnar provider hands out: the contract over a partition reader or writer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.engine.commit import Prepared
+from holdfast.engine.rows import NEVER, Rows
+from holdfast.engine.segment import index_numbers
+from holdfast.engine.view import IndexRange
+from holdfast.engine.writer import PartitionReader, PartitionWriter, rows_table
+from holdfast.errors import Closed, IllegalState, InvalidArgument
+from holdfast.ids import StateStoreId
+from holdfast.store import ReadStateStore, Row, RowPair, StateStore, StateStoreMetrics
+from holdfast.types import RowCodec, Schema, parse_schema
+
+if TYPE_CHECKING:
+    from holdfast.engine.provider import Attempt, EngineProvider, Opened
+
+log = logging.getLogger(__name__)
+
+
+class State(Enum):
+    """Where a store for update stands."""
+
+    UPDATING = "UPDATING"
+    COMMITTED = "COMMITTED"
+    ABORTED = "ABORTED"
+
+
+class EngineReadStateStore(ReadStateStore):
+    """One version, for reading. Raises Closed after `abort`."""
+
+    def __init__(self, provider: EngineProvider, version: int, reader: PartitionReader) -> None:
+        self._provider = provider
+        self._version = version
+        self._partition = reader
+        self._state = State.UPDATING
+
+    @property
+    def id(self) -> StateStoreId:
+        return self._provider.state_store_id
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def key_schema(self) -> Schema:
+        return self._partition.shape.key_schema
+
+    @property
+    def value_schema(self) -> Schema:
+        return self._partition.shape.value_schema
+
+    def get(self, key: Any) -> Row | None:
+        if self._state is State.ABORTED:
+            raise self._closed()
+        return self._partition.get(key)
+
+    def get_many(self, keys: pa.Table) -> pa.Table:
+        return self._readable().get_many(keys)
+
+    def iterator(self) -> Iterator[RowPair]:
+        return self._pairs(self._readable().pieces())
+
+    def get_range(self, start: Any = None, end: Any = None) -> Iterator[RowPair]:
+        partition = self._readable()
+        if partition.shape.key_index is None or (start is None and end is None):
+            return self._pairs(partition.pieces())
+        low, high = self.index_number(start), self.index_number(end)
+        if (start is None or low is not None) and (end is None or high is not None):
+            within = IndexRange(
+                IndexRange().low if low is None else low, NEVER if high is None else high
+            )
+            return self._pairs(partition.pieces(within=within))
+        return self._pairs(self._compared(partition.pieces(), start, end))
+
+    def _compared(self, pieces: Iterator[Rows], start: Any, end: Any) -> Iterator[Rows]:
+        """Rows in start..end by Arrow's order, for index columns that are no whole numbers."""
+        ordinal = self._partition.shape.key_index
+        assert ordinal is not None
+        for piece in pieces:
+            column = piece.keys[ordinal]
+            inside = np.ones(len(piece), bool)
+            for bound, compare in ((start, pc.greater_equal), (end, pc.less_equal)):
+                if bound is not None:
+                    scalar = self._index_cell(bound)[0]
+                    mask = pc.fill_null(compare(column, scalar), False)
+                    inside &= mask.to_numpy(zero_copy_only=False)
+            yield piece.take(np.flatnonzero(inside))
+
+    def prefix_scan(self, prefix: Any) -> Iterator[RowPair]:
+        return self._pairs(self._readable().prefix_pieces(prefix))
+
+    def scan(self, columns: list[str] | None = None, where: Any = None) -> pa.Table:
+        partition = self._readable()
+        return scan_table(partition, partition.pieces(), columns, where)
+
+    def index_number(self, cell: Any) -> int | None:
+        """A value of the index column as the whole number it is stored as, if it is one."""
+        if cell is None:
+            return None
+        numbers = index_numbers(self._index_cell(cell))
+        return None if numbers is None else int(numbers[0])
+
+    def _index_cell(self, cell: Any) -> pa.Array:
+        ordinal = self._partition.shape.key_index
+        if ordinal is None:
+            raise InvalidArgument(f"{self} was not opened with key_index_ordinal.")
+        field = self.key_schema.json()["fields"][ordinal]
+        codec = RowCodec(parse_schema({"type": "struct", "fields": [field]}))
+        return codec.to_arrow([codec.encode((cell,))])[0]
+
+    def abort(self) -> None:
+        self._state = State.ABORTED
+
+    @property
+    def metrics(self) -> StateStoreMetrics:
+        chain = self._readable().chain
+        return self._provider.metrics_of(chain, chain.entry.num_keys, 0)
+
+    def _readable(self) -> PartitionReader:
+        if self._state is State.ABORTED:
+            raise self._closed()
+        return self._partition
+
+    def _closed(self) -> Closed:
+        return Closed(f"{self} was aborted; ask its provider for a new store.")
+
+    def _pairs(self, pieces: Iterator[Rows]) -> Iterator[RowPair]:
+        shape = self._partition.shape
+        for piece in pieces:
+            keys = shape.keys.from_arrow(piece.keys)
+            columns = [piece.value(i) for i in range(piece.num_values)]
+            values = shape.values.from_arrow(columns, len(piece))
+            yield from map(RowPair, keys, values)
+
+    def __repr__(self) -> str:
+        return f"HDFSStateStore[id={self.id},dir={self._provider.base_dir}]"
+
+
+class EngineStateStore(EngineReadStateStore, StateStore):
+    """One version open for update."""
+
+    _partition: PartitionWriter
+
+    def __init__(
+        self, provider: EngineProvider, version: int, writer: PartitionWriter, opened: Opened
+    ) -> None:
+        super().__init__(provider, version, writer)
+        self._opened = opened
+        self._attempt: Attempt | None = None
+
+    def put(self, key: Any, value: Any, expires_ms: int | None = None) -> None:
+        """Set a key; with `expires_ms` it is gone once `expire` is called with that time."""
+        if self._state is not State.UPDATING or self._attempt is not None:
+            self._refuse("put")
+        self._partition.put(key, value, expires_ms)
+
+    def remove(self, key: Any) -> None:
+        self._updating("remove").remove(key)
+
+    def put_many(self, rows: pa.Table) -> None:
+        self._updating("put").put_many(rows)
+
+    def remove_many(self, keys: pa.Table) -> None:
+        self._updating("remove").remove_many(keys)
+
+    def update_many(self, rows: pa.Table, change: Callable[[pa.Table, pa.Table], pa.Table]) -> None:
+        """Read, change and write back many keys in one go; see PartitionWriter.update_many."""
+        self._updating("put").update_many(rows, change)
+
+    def evict(self, upto: Any) -> int:
+        """Drop every key whose index column is at or below `upto`; return how many those were.
+
+        Nothing is rewritten: the bound goes into the manifest. It only grows.
+        """
+        writer = self._updating("remove")
+        number = self.index_number(upto)
+        if number is None:
+            raise InvalidArgument(
+                f"{self} cannot evict by its index column: it is no whole number or time."
+            )
+        return writer.raise_bounds(evict=number)
+
+    def expire(self, now_ms: int) -> int:
+        """Drop every key put with `expires_ms` at or before `now_ms`; return how many."""
+        return self._updating("remove").raise_bounds(expire=now_ms)
+
+    def commit(self) -> int:
+        new_version = self._version + 1
+        if self._state is not State.UPDATING:
+            self._refuse("commit")
+        try:
+            if self._attempt is None:
+                self._attempt = self._provider.prepare(self._opened, self._partition)
+            if not self._provider.in_query:
+                file = self._provider.publish(self._opened, self._attempt)
+                log.info("Committed version %d for %s to file %s", new_version, self, file)
+        except Exception as error:
+            raise IllegalState(
+                f"Error committing version {new_version} into {self}",
+                condition="STATE_STORE_COMMIT_FAILED",
+            ) from error
+        self._state = State.COMMITTED
+        return new_version
+
+    @property
+    def prepared(self) -> Prepared:
+        """What a driver needs to commit this store. Requires: `commit` was called in a query."""
+        if self._attempt is None:
+            raise IllegalState(f"{self} has not been committed yet.")
+        return self._attempt.prepared
+
+    def abort(self) -> None:
+        if self._state is not State.UPDATING:
+            return
+        self._state = State.ABORTED
+        self._partition.memtable.clear()
+        if self._attempt is not None:
+            self._provider.discard(self._attempt)
+        log.info("Aborted version %d for %s", self._version + 1, self)
+
+    def discard(self) -> None:
+        """Remove the files of a prepared commit that the driver did not take."""
+        if self._attempt is not None:
+            self._provider.discard(self._attempt)
+
+    @property
+    def has_committed(self) -> bool:
+        return self._state is State.COMMITTED
+
+    @property
+    def metrics(self) -> StateStoreMetrics:
+        self._readable()
+        writer = self._partition
+        if self._attempt is not None:
+            num_keys = self._attempt.sealed.num_keys
+        else:
+            num_keys = writer.num_keys()
+        return self._provider.metrics_of(writer.chain, num_keys, writer.memtable.nbytes)
+
+    def _updating(self, what: str) -> PartitionWriter:
+        if self._state is not State.UPDATING or self._attempt is not None:
+            self._refuse(what)
+        return self._partition
+
+    def _refuse(self, what: str) -> None:
+        raise IllegalState(f"Cannot {what} after already committed or aborted")
+
+
+def scan_table(
+    partition: PartitionReader, pieces: Iterator[Rows], columns: list[str] | None, where: Any
+) -> pa.Table:
+    """Pieces as one table, filtered and cut to `columns` a piece at a time."""
+    shape = partition.shape
+    schema = pa.schema([*shape.layout.keys, *shape.layout.values])
+    if columns is not None:
+        for name in columns:
+            if name not in schema.names:
+                raise InvalidArgument(f"There is no column {name!r}; there are {schema.names}.")
+    tables = []
+    for piece in pieces:
+        table = rows_table(shape, piece)
+        if where is not None:
+            table = table.filter(where)
+        tables.append(table if columns is None else table.select(columns))
+    if not tables:
+        empty = schema.empty_table()
+        return empty if columns is None else empty.select(columns)
+    return pa.concat_tables(tables)

@@ -1,0 +1,287 @@
+"""Reading through a stack of sorted sources, newest first."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.engine.columns import Index, Mask, gather, valid_mask
+from holdfast.engine.rows import NEVER, Hashes, Rows, merge_rows
+from holdfast.engine.segment import Layout, Zone, index_numbers
+from holdfast.types import RowCodec
+
+_LOWEST = int(np.iinfo(np.int64).min)
+
+
+class Source(Protocol):
+    """Sorted rows in chunks: an open segment or a run of a memtable."""
+
+    firsts: Hashes
+    starts: list[int]
+
+    @property
+    def num_chunks(self) -> int: ...
+
+    def __len__(self) -> int: ...
+    def last(self, number: int) -> int: ...
+    def zone(self, number: int) -> Zone: ...
+    def chunk(self, number: int) -> Rows: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What every read hides: an index at or below `evict`, an expiry at or below `expire`."""
+
+    evict: int | None = None
+    expire: int | None = None
+
+    def live(self, rows: Rows, at: Index | slice, layout: Layout) -> Mask | None:
+        """Which of some rows are part of the state; None when all are."""
+        live: Mask | None = None
+        if rows.dead is not None:
+            live = ~rows.dead[at]
+        if self.evict is not None and layout.index is not None:
+            numbers = index_numbers(rows.keys[layout.index])
+            if numbers is not None:
+                live = _and(live, numbers[at] > self.evict)
+        if self.expire is not None and rows.expires is not None:
+            live = _and(live, rows.expires[at] > self.expire)
+        return live
+
+
+def _and(left: Mask | None, right: Mask) -> Mask:
+    return right if left is None else left & right
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where the wanted keys were found: for each chunk its rows `at`, for wanted numbers `to`."""
+
+    parts: list[tuple[Rows, Index, Index]]
+    wanted: int
+
+    def mask(self) -> Mask:
+        """Which of the wanted keys were found."""
+        found = np.zeros(self.wanted, bool)
+        for _, _, to in self.parts:
+            found[to] = True
+        return found
+
+    def values(self, layout: Layout) -> list[pa.Array]:
+        """The value columns in the order of the wanted keys, null where not found."""
+        return [
+            gather([(rows.value(i), at, to) for rows, at, to in self.parts], kind, self.wanted)
+            for i, kind in enumerate(layout.values.types)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRange:
+    """Index numbers low..high, both inclusive."""
+
+    low: int = _LOWEST
+    high: int = NEVER
+
+    def misses(self, zone: Zone) -> bool:
+        """Whether no row of that zone lies in the range."""
+        return zone.index_max < self.low or zone.index_min > self.high
+
+    def cut(self, rows: Rows, layout: Layout) -> Rows:
+        """The rows inside the range."""
+        assert layout.index is not None
+        numbers = index_numbers(rows.keys[layout.index])
+        if numbers is None:
+            return rows
+        inside = (numbers >= self.low) & (numbers <= self.high)
+        valid = valid_mask(rows.keys[layout.index])
+        if valid is not None:
+            inside &= valid
+        return rows if inside.all() else rows.take(np.flatnonzero(inside))
+
+
+class StateView:
+    """A partition's state as of now: sources newest first, seen through bounds. Immutable."""
+
+    def __init__(self, sources: Sequence[Source], layout: Layout, bounds: Bounds) -> None:
+        self._sources = [source for source in sources if source.num_chunks]
+        self._layout = layout
+        self.bounds = bounds
+
+    def within(self, bounds: Bounds) -> StateView:
+        """The same sources through other bounds."""
+        return StateView(self._sources, self._layout, bounds)
+
+    def lookup(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Found:
+        """Find keys sorted by hash. The newest row of a key decides, then the bounds apply."""
+        hits: list[tuple[Rows, Index, Index]] = []
+        rest: Index | None = None
+        for source in self._sources:
+            wanted = hashes if rest is None else hashes[rest]
+            if len(wanted) == 0:
+                break
+            found = np.zeros(len(wanted), bool)
+            for number, low, high in _shares(source, wanted):
+                rows = source.chunk(number)
+                if rest is None:
+                    slices = [array.slice(low, high - low) for array in keys]
+                    which, at = rows.find(wanted[low:high], slices)
+                    to = which + low
+                else:
+                    which, at = rows.find(wanted[low:high], keys, rest[low:high])
+                    to = rest[low:high][which]
+                if len(which):
+                    found[low + which] = True
+                    hits.append((rows, at, to))
+            missing = np.flatnonzero(~found)
+            rest = missing if rest is None else rest[missing]
+        return Found([hit for hit in map(self._live_hit, hits) if len(hit[1])], len(hashes))
+
+    def _live_hit(self, hit: tuple[Rows, Index, Index]) -> tuple[Rows, Index, Index]:
+        rows, at, to = hit
+        live = self.bounds.live(rows, at, self._layout)
+        return hit if live is None else (rows, at[live], to[live])
+
+    def get_one(
+        self, key_hash: int, key: tuple[Any, ...], keys: RowCodec, values: RowCodec
+    ) -> tuple[Any, ...] | None:
+        """The value of one key, given in the form `keys.hashable` makes."""
+        for source in self._sources:
+            number = 0
+            if source.num_chunks > 1:
+                number = max(0, bisect_right(source.starts, key_hash) - 1)
+            rows = source.chunk(number)
+            at = rows.find_one(key_hash, key, keys)
+            if at >= 0:
+                if rows.dead is not None or self.bounds != Bounds():
+                    live = self.bounds.live(rows, slice(at, at + 1), self._layout)
+                    if live is not None and not live[0]:
+                        return None
+                return rows.value_at(at, values)
+        return None
+
+    def pieces(
+        self,
+        *,
+        low: int = _LOWEST,
+        high: int | None = None,
+        within: IndexRange | None = None,
+        keep_dead: bool = False,
+    ) -> Iterator[Rows]:
+        """The state in hash order, a piece at a time, each key once.
+
+        `low`..`high` limits the hashes (`high` excluded), `within` the index. With `keep_dead`
+        tombstones come too, and rows the bounds hide come as tombstones.
+        """
+        for start, stop in self._piece_bounds(low, high):
+            runs = [
+                run
+                for source in self._sources
+                for run in self._runs(source, start, stop, within)
+                if len(run)
+            ]
+            if not runs:
+                continue
+            merged = merge_rows(runs)
+            live = self.bounds.live(merged, slice(None), self._layout)
+            if live is not None and keep_dead:
+                merged = buried(merged, ~live)
+            elif live is not None and not live.all():
+                merged = merged.take(np.flatnonzero(live))
+            if len(merged):
+                yield merged
+
+    def _piece_bounds(self, low: int, high: int | None) -> Iterator[tuple[int, int | None]]:
+        if not self._sources:
+            return
+        largest = max(self._sources, key=len)
+        cuts = [int(first) for first in largest.firsts[1:] if first > low]
+        if high is not None:
+            cuts = [cut for cut in cuts if cut < high]
+        starts = [low, *cuts]
+        yield from zip(starts, [*cuts, high], strict=True)
+
+    def _runs(
+        self, source: Source, low: int, high: int | None, within: IndexRange | None
+    ) -> Iterator[Rows]:
+        first = max(0, int(np.searchsorted(source.firsts, low, "right")) - 1)
+        for number in range(first, source.num_chunks):
+            if high is not None and source.firsts[number] >= high:
+                return
+            if source.last(number) < low:
+                continue
+            if within is not None and within.misses(source.zone(number)):
+                continue
+            rows = source.chunk(number).between(low, high)
+            yield rows if within is None else within.cut(rows, self._layout)
+
+    def dying(self, new: Bounds) -> int:
+        """How many live keys the bounds `new` would hide. Costs nothing where none can be."""
+        candidates = [
+            rows.take(at)
+            for source in self._sources
+            for number in range(source.num_chunks)
+            if self._may_die(source.zone(number), new)
+            for rows, at in [self._dying_rows(source.chunk(number), new)]
+            if len(at)
+        ]
+        if not candidates:
+            return 0
+        merged = merge_rows(candidates)
+        found = self.lookup(merged.hashes, merged.keys)
+        gone = 0
+        for rows, at, _ in found.parts:
+            live = new.live(rows, at, self._layout)
+            gone += 0 if live is None else int((~live).sum())
+        return gone
+
+    def _may_die(self, zone: Zone, new: Bounds) -> bool:
+        old = self.bounds
+        by_index = new.evict is not None and zone.index_min <= new.evict
+        if by_index and old.evict is not None and zone.index_max <= old.evict:
+            by_index = False
+        by_expiry = new.expire is not None and zone.expires_min <= new.expire
+        return by_index or by_expiry
+
+    def _dying_rows(self, rows: Rows, new: Bounds) -> tuple[Rows, Index]:
+        live = new.live(rows, slice(None), self._layout)
+        if live is None:
+            return rows, np.empty(0, np.int64)
+        was_live = self.bounds.live(rows, slice(None), self._layout)
+        gone = ~live if was_live is None else ~live & was_live
+        return rows, np.flatnonzero(gone)
+
+
+def buried(rows: Rows, dead: Mask) -> Rows:
+    """`rows` with tombstones where `dead`; their values are emptied."""
+    if not dead.any():
+        return rows
+    values = []
+    for i in range(rows.num_values):
+        column = rows.value(i)
+        at = pa.array(np.arange(len(rows)), mask=dead)
+        values.append(column.take(at))
+    return Rows(rows.hashes, rows.keys, values, dead, rows.expires)
+
+
+def _shares(source: Source, wanted: Hashes) -> Iterator[tuple[int, int, int]]:
+    """Which of the sorted `wanted` each chunk must be asked for: (chunk, low, high)."""
+    cuts = np.searchsorted(wanted, source.firsts).tolist()
+    cuts.append(len(wanted))
+    for number in range(source.num_chunks):
+        if cuts[number] < cuts[number + 1]:
+            yield number, cuts[number], cuts[number + 1]
+
+
+def with_bound(bounds: Bounds, *, evict: int | None = None, expire: int | None = None) -> Bounds:
+    """`bounds` raised; a bound never steps back."""
+    raised = bounds
+    if evict is not None and (bounds.evict is None or evict > bounds.evict):
+        raised = replace(raised, evict=evict)
+    if expire is not None and (bounds.expire is None or expire > bounds.expire):
+        raised = replace(raised, expire=expire)
+    return raised

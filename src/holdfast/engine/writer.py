@@ -1,0 +1,318 @@
+"""One partition of a store open for update: a memtable over a version, and the delta it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.engine.chain import Chain, StoreShape
+from holdfast.engine.columns import Mask, canonical, equal, one_array
+from holdfast.engine.memtable import Memtable
+from holdfast.engine.rows import NEVER, Hashes, Rows, sort_rows
+from holdfast.engine.segment import DEAD, EXPIRES, HASH, BadSegment, MemorySegment
+from holdfast.engine.view import Bounds, IndexRange, StateView, with_bound
+from holdfast.errors import InvalidArgument
+
+FOUND = "_found"
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """The outcome of an update: the delta's rows, the number of keys, the bounds."""
+
+    rows: Rows | None
+    num_keys: int
+    bounds: Bounds
+
+
+class PartitionReader:
+    """One partition at one version, for reading."""
+
+    def __init__(self, shape: StoreShape, chain: Chain) -> None:
+        self.shape = shape
+        self.chain = chain
+        self._bounds = chain.bounds
+        self._row_view: StateView | None = None
+
+    def get(self, key: Any) -> tuple[Any, ...] | None:
+        """The value of a key, or None."""
+        return self._get(self.shape.keys.encode(key))
+
+    def _get(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        shape = self.shape
+        wanted = key if shape.keys.plain else shape.keys.hashable(key)
+        hashed = shape.hasher.hash_row(key)
+        while True:
+            view = self._row_view
+            if view is None:
+                view = self._row_view = self._new_row_view()
+            try:
+                return view.get_one(hashed, wanted, shape.keys, shape.values)
+            except BadSegment as bad:
+                self.chain.fall_back(bad)
+                self._row_view = None
+
+    def _new_row_view(self) -> StateView:
+        return self.chain.run(lambda view: view, self.shape.layout)
+
+    def get_many(self, keys: pa.Table) -> pa.Table:
+        """The keys in their order, their values and `_found`."""
+        columns = self._key_columns(keys)
+        hashes = self._hashes(keys, columns)
+        order = np.argsort(hashes)
+        sorted_hashes, at = hashes[order], pa.array(order)
+        sorted_keys = [canonical(column).take(at) for column in columns]
+        found = self._read(lambda view: view.lookup(sorted_hashes, sorted_keys))
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        values = [column.take(pa.array(back)) for column in found.values(self.shape.layout)]
+        return self._table(columns, values, found.mask()[back])
+
+    def _table(self, keys: list[pa.Array], values: list[pa.Array], found: Mask) -> pa.Table:
+        fields = [
+            *self.shape.layout.keys,
+            *(field.with_nullable(True) for field in self.shape.layout.values),
+            pa.field(FOUND, pa.bool_(), nullable=False),
+        ]
+        return pa.table([*keys, *values, pa.array(found)], schema=pa.schema(fields))
+
+    def pieces(self, **limits: Any) -> Iterator[Rows]:
+        """The state in hash order, a piece at a time, as of this call."""
+        self.chain.usable()
+        pieces: Iterator[Rows] = self._read(lambda view: view.pieces(**limits))
+        return pieces
+
+    def tables(self, within: IndexRange | None = None) -> Iterator[pa.Table]:
+        """The state as tables of key and value columns, as of this call."""
+        for piece in self.pieces(within=within):
+            yield rows_table(self.shape, piece)
+
+    def prefix_pieces(self, prefix: Any) -> Iterator[Rows]:
+        """The rows whose first key columns equal `prefix`; one neighbourhood of hashes."""
+        size = self.shape.prefix
+        if size == 0:
+            raise InvalidArgument("This store was not opened with num_cols_prefix_key.")
+        row = tuple(prefix) if not isinstance(prefix, dict) else tuple(prefix.values())
+        if len(row) != size:
+            raise InvalidArgument(f"A prefix of this store has {size} columns, not {len(row)}.")
+        routing = self.shape.prefix_shape
+        wanted = routing.keys.encode(row)
+        top = routing.hasher.hash_row(wanted) >> 32 << 32
+        columns = [canonical(column) for column in routing.keys.to_arrow([wanted])]
+        limit = top + (1 << 32)
+        high = None if limit > NEVER else limit
+        for piece in self.pieces(low=top, high=high):
+            same = _equals_row(piece.keys[:size], columns)
+            if same.any():
+                yield piece if same.all() else piece.take(np.flatnonzero(same))
+
+    def _read(self, work: Callable[[StateView], Any]) -> Any:
+        return self.chain.run(work, self.shape.layout)
+
+    def _key_columns(self, table: pa.Table) -> list[pa.Array]:
+        return columns_of(table, self.shape.layout.keys)
+
+    def _hashes(self, table: pa.Table, keys: list[pa.Array]) -> Hashes:
+        if HASH in table.column_names:
+            given = one_array(table.column(HASH))
+            if given.type != pa.int64() or given.null_count:
+                raise InvalidArgument(f"The column {HASH} must be bigint and not null.")
+            hashes: Hashes = given.to_numpy()
+            return hashes
+        return self.shape.hasher.hash_columns(keys)
+
+
+class PartitionWriter(PartitionReader):
+    """One partition at one version with the changes that will make the next."""
+
+    def __init__(self, shape: StoreShape, chain: Chain) -> None:
+        super().__init__(shape, chain)
+        self.memtable = Memtable(shape)
+
+    def get(self, key: Any) -> tuple[Any, ...] | None:
+        encoded = self.shape.keys.encode(key)
+        if self.memtable.rows:
+            change = self.memtable.rows.get(self.shape.keys.hashable(encoded))
+            if change is not None:
+                if self._bounds != Bounds():
+                    self._flush()
+                    return self._get(encoded)
+                return change[1]
+        return self._get(encoded)
+
+    def _flush(self) -> list[MemorySegment]:
+        if self.memtable.rows:
+            self._row_view = None
+        return self.memtable.sources()
+
+    def _new_row_view(self) -> StateView:
+        # The dict was asked before, so the runs alone are enough: no flush for each get.
+        return self.chain.run(
+            lambda view: view,
+            self.shape.layout,
+            newer=self.memtable.runs(),
+            bounds=self._bounds,
+        )
+
+    def _add(self, rows: Rows, existed: Mask | None = None) -> None:
+        self.memtable.add(rows, existed)
+        self._row_view = None
+
+    def put(self, key: Any, value: Any, expires: int | None = None) -> None:
+        """Set one key."""
+        shape = self.shape
+        canonical_key = shape.keys.encode(key)
+        change = (canonical_key, shape.values.encode(value), expires)
+        hashable = canonical_key if shape.keys.plain else shape.keys.hashable(canonical_key)
+        self.memtable.rows[hashable] = change
+
+    def remove(self, key: Any) -> None:
+        """Remove one key."""
+        canonical_key = self.shape.keys.encode(key)
+        self.memtable.rows[self.shape.keys.hashable(canonical_key)] = (canonical_key, None, None)
+
+    def put_many(self, table: pa.Table) -> None:
+        """Set every key of a table; of equal keys the last wins."""
+        keys = self._key_columns(table)
+        values = columns_of(table, self.shape.layout.values)
+        rows, _ = sort_rows(self._hashes(table, keys), keys, values, expires=expiries(table))
+        self._add(rows)
+
+    def remove_many(self, table: pa.Table) -> None:
+        """Remove every key of a table."""
+        keys = self._key_columns(table)
+        empty = [pa.nulls(table.num_rows, field.type) for field in self.shape.layout.values]
+        dead = np.ones(table.num_rows, bool)
+        rows, _ = sort_rows(self._hashes(table, keys), keys, empty, dead)
+        self._add(rows)
+
+    def update_many(
+        self, table: pa.Table, change: Callable[[pa.Table, pa.Table], pa.Table]
+    ) -> None:
+        """Read, change and write back many keys, sorting and searching once.
+
+        `change(rows, state)` gets `table` in another order and, row for row, the value columns
+        with `_found`; it returns the new value columns in that order, and optionally a boolean
+        `_dead` (remove the key) and `_expires`. Requires: the keys of `table` are distinct, and
+        what the function returned is not changed afterwards.
+        """
+        keys = self._key_columns(table)
+        hashes = self._hashes(table, keys)
+        sorted_rows, order = sort_rows(hashes, keys, [])
+        if len(order) < table.num_rows:
+            raise InvalidArgument(
+                f"The batch has {table.num_rows - len(order)} rows with a key that another row "
+                "has too. Aggregate by key before update_many."
+            )
+        found = self._read(lambda view: view.lookup(sorted_rows.hashes, sorted_rows.keys))
+        existed = found.mask()
+        state = pa.table(
+            [*found.values(self.shape.layout), pa.array(existed)],
+            names=[*self.shape.value_schema.names, FOUND],
+        )
+        changed = change(table.take(pa.array(order)), state)
+        if changed.num_rows != len(order):
+            raise InvalidArgument(
+                f"The function returned {changed.num_rows} rows for {len(order)} keys."
+            )
+        values = columns_of(changed, self.shape.layout.values)
+        dead = None
+        if DEAD in changed.column_names:
+            dead = one_array(changed.column(DEAD)).to_numpy(zero_copy_only=False).astype(bool)
+        rows = Rows(sorted_rows.hashes, sorted_rows.keys, values, dead, expiries(changed))
+        known = existed if not len(self.memtable) else None
+        self._add(rows, known)
+
+    def raise_bounds(self, *, evict: int | None = None, expire: int | None = None) -> int:
+        """Hide what is due from every read from now on; return how many keys that were."""
+        raised = with_bound(self._bounds, evict=evict, expire=expire)
+        if raised == self._bounds:
+            return 0
+        gone: int = self._read(lambda view: view.dying(raised))
+        self._bounds = raised
+        self._row_view = None
+        return gone
+
+    def seal(self) -> Sealed:
+        """End the update: the rows of the delta and the exact number of keys."""
+        base = self.chain
+        layout = self.shape.layout
+        num_keys = base.entry.num_keys
+        if self._bounds != base.bounds:
+            num_keys -= base.run(lambda view: view.dying(self._bounds), layout)
+        known = self.memtable.known_existed if self._bounds == base.bounds else None
+        rows = self.memtable.seal()
+        if rows is None:
+            return Sealed(None, num_keys, self._bounds)
+        existed = known
+        if existed is None:
+            hashes, keys = rows.hashes, rows.keys
+            found = base.run(lambda view: view.lookup(hashes, keys), layout, bounds=self._bounds)
+            existed = found.mask()
+        live = self._bounds.live(rows, slice(None), layout)
+        if live is None:
+            return Sealed(rows, num_keys + int((~existed).sum()), self._bounds)
+        num_keys += int((live & ~existed).sum()) - int((~live & existed).sum())
+        if rows.dead is not None:
+            needed = ~rows.dead | existed
+            rows = rows if needed.all() else rows.take(np.flatnonzero(needed))
+        return Sealed(rows if len(rows) else None, num_keys, self._bounds)
+
+    def num_keys(self) -> int:
+        """The exact number of keys as of now."""
+        return self.seal().num_keys
+
+    def _read(self, work: Callable[[StateView], Any]) -> Any:
+        return self.chain.run(work, self.shape.layout, newer=self._flush(), bounds=self._bounds)
+
+
+def columns_of(table: pa.Table, schema: pa.Schema) -> list[pa.Array]:
+    """The columns of a schema out of a table, each in one piece and of the schema's type."""
+    columns = []
+    for field in schema:
+        if field.name not in table.column_names:
+            raise InvalidArgument(
+                f"The table has no column {field.name!r}; it has {table.column_names}."
+            )
+        column = one_array(table.column(field.name))
+        if column.type != field.type:
+            try:
+                column = column.cast(field.type)
+            except pa.ArrowInvalid as error:
+                raise InvalidArgument(
+                    f"The column {field.name!r} is {column.type}, not {field.type}, and some of "
+                    "it cannot be converted."
+                ) from error
+            except pa.ArrowNotImplementedError as error:
+                raise InvalidArgument(
+                    f"The column {field.name!r} is {column.type}, not {field.type}."
+                ) from error
+        if not field.nullable and column.null_count:
+            raise InvalidArgument(f"The column {field.name!r} may not be null.")
+        columns.append(column)
+    return columns
+
+
+def expiries(table: pa.Table) -> Hashes | None:
+    """The `_expires` column in ms, null as never; None where there is none."""
+    if EXPIRES not in table.column_names:
+        return None
+    filled: Hashes = one_array(table.column(EXPIRES)).cast(pa.int64()).fill_null(NEVER).to_numpy()
+    return filled
+
+
+def rows_table(shape: StoreShape, rows: Rows) -> pa.Table:
+    """Rows as a table of key and value columns."""
+    columns = [*rows.keys, *(rows.value(i) for i in range(rows.num_values))]
+    return pa.table(columns, schema=pa.schema([*shape.layout.keys, *shape.layout.values]))
+
+
+def _equals_row(columns: list[pa.Array], row: list[pa.Array]) -> Mask:
+    same = np.ones(len(columns[0]), bool)
+    for column, cell in zip(columns, row, strict=True):
+        same &= equal(column, cell.take(pa.array(np.zeros(len(column), np.int64))))
+    return same

@@ -1,0 +1,77 @@
+"""What names a store and a provider."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from uuid import UUID
+
+from holdfast.errors import InvalidArgument
+
+DEFAULT_STORE_NAME = "default"
+_STORE_NAME = re.compile(r"[A-Za-z0-9_$][A-Za-z0-9_$.\-]{0,199}")
+_RESERVED_STORE_NAMES = frozenset({"versions", "packs", "tags"})
+
+
+def check_store_name(name: str) -> str:
+    """Return `name` when it can be a directory of its own; refuse paths and reserved words."""
+    if not _STORE_NAME.fullmatch(name) or name in _RESERVED_STORE_NAMES:
+        raise InvalidArgument(
+            f"The store name {name!r} cannot be used: take letters, digits, '_', '$', '.' or '-', "
+            f"not starting with '.' or '-', and none of {sorted(_RESERVED_STORE_NAMES)}."
+        )
+    return name
+
+
+def join_location(root: str, *parts: object) -> str:
+    """`root` with `parts` behind it, one slash between each, whatever slashes `root` ends with."""
+    base = root if root.endswith("://") else root.rstrip("/")
+    return "/".join([base, *(str(part) for part in parts)])
+
+
+@dataclass(frozen=True, slots=True)
+class StateStoreId:
+    """One store: the keyed state of one operator, one partition and one store name.
+
+    `checkpoint_root_location` is the directory of all the state of a query. An operator may have
+    several stores in each partition as long as their names differ.
+    """
+
+    checkpoint_root_location: str
+    operator_id: int
+    partition_id: int
+    store_name: str = DEFAULT_STORE_NAME
+
+    def __post_init__(self) -> None:
+        if self.operator_id < 0 or self.partition_id < 0:
+            raise InvalidArgument(
+                f"operator_id and partition_id start at 0, not "
+                f"{self.operator_id} and {self.partition_id}."
+            )
+        check_store_name(self.store_name)
+
+    def store_checkpoint_location(self) -> str:
+        """The directory of this store alone: root/operator/partition[/name]."""
+        return join_location(self.checkpoint_root_location, self.relative_location())
+
+    def relative_location(self) -> str:
+        """The same directory as seen from the root."""
+        location = f"{self.operator_id}/{self.partition_id}"
+        if self.store_name == DEFAULT_STORE_NAME:
+            return location
+        return f"{location}/{self.store_name}"
+
+    def __str__(self) -> str:
+        name = "" if self.store_name == DEFAULT_STORE_NAME else f",name={self.store_name}"
+        return f"(op={self.operator_id},part={self.partition_id}{name})"
+
+
+@dataclass(frozen=True, slots=True)
+class StateStoreProviderId:
+    """One provider: a store in one run of a query, so that a restart never reuses an instance."""
+
+    store_id: StateStoreId
+    query_run_id: UUID
+
+    def __str__(self) -> str:
+        return f"{self.store_id}@{self.query_run_id}"

@@ -1,0 +1,167 @@
+"""The registry of loaded providers: stores by their ids, maintained in the background."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.conf import StateStoreConf
+from holdfast.coordinator import Coordinator, LocalCoordinator
+from holdfast.engine.maintenance import Periodic
+from holdfast.errors import InvalidArgument
+from holdfast.ids import StateStoreProviderId
+from holdfast.store import ReadStateStore, StateStore, StateStoreProvider
+
+log = logging.getLogger(__name__)
+
+
+class StateStores:
+    """Providers loaded in this process, one for each id, made on first use.
+
+    While anything is loaded, a thread runs every provider's maintenance each
+    `maintenance_interval_ms`, and unloads those the coordinator calls inactive. A provider whose
+    maintenance fails is unloaded by itself; the others go on.
+    """
+
+    def __init__(self, coordinator: Coordinator | None = None, executor_id: str = "driver") -> None:
+        self._coordinator: Coordinator = coordinator or LocalCoordinator()
+        self._executor_id = executor_id
+        self._loaded: dict[StateStoreProviderId, StateStoreProvider] = {}
+        self._maintenance: Periodic | None = None
+        self._lock = threading.RLock()
+
+    def get(
+        self,
+        provider_id: StateStoreProviderId,
+        key_schema: Any,
+        value_schema: Any,
+        key_index_ordinal: int | None,
+        version: int,
+        store_conf: StateStoreConf = StateStoreConf.empty,
+        hadoop_conf: Mapping[str, str] | None = None,
+        *,
+        num_cols_prefix_key: int = 0,
+    ) -> StateStore:
+        """The store at `version`, open for update. The provider is made when not loaded yet."""
+        return self._provider(
+            provider_id, key_schema, value_schema, key_index_ordinal, version, store_conf,
+            hadoop_conf, num_cols_prefix_key,
+        ).get_store(version)  # fmt: skip
+
+    def get_read_only(
+        self,
+        provider_id: StateStoreProviderId,
+        key_schema: Any,
+        value_schema: Any,
+        key_index_ordinal: int | None,
+        version: int,
+        store_conf: StateStoreConf = StateStoreConf.empty,
+        hadoop_conf: Mapping[str, str] | None = None,
+        *,
+        num_cols_prefix_key: int = 0,
+    ) -> ReadStateStore:
+        """The store at `version`, for reading."""
+        return self._provider(
+            provider_id, key_schema, value_schema, key_index_ordinal, version, store_conf,
+            hadoop_conf, num_cols_prefix_key,
+        ).get_read_store(version)  # fmt: skip
+
+    def _provider(
+        self,
+        provider_id: StateStoreProviderId,
+        key_schema: Any,
+        value_schema: Any,
+        key_index_ordinal: int | None,
+        version: int,
+        store_conf: StateStoreConf,
+        hadoop_conf: Mapping[str, str] | None,
+        num_cols_prefix_key: int,
+    ) -> StateStoreProvider:
+        if version < 0:
+            raise InvalidArgument(f"A version is 0 or above, not {version}.")
+        with self._lock:
+            self._start_maintenance_if_needed(store_conf)
+            provider = self._loaded.get(provider_id)
+            if provider is None:
+                provider = StateStoreProvider.create_and_init(
+                    provider_id.store_id,
+                    key_schema,
+                    value_schema,
+                    key_index_ordinal,
+                    num_cols_prefix_key,
+                    store_conf,
+                    hadoop_conf,
+                )
+                self._loaded[provider_id] = provider
+            self._coordinator.report_active_instance(
+                provider_id, socket.gethostname(), self._executor_id
+            )
+            return provider
+
+    def is_loaded(self, provider_id: StateStoreProviderId) -> bool:
+        """Whether the provider is loaded here."""
+        with self._lock:
+            return provider_id in self._loaded
+
+    def unload(self, provider_id: StateStoreProviderId) -> None:
+        """Close a provider and forget it; nothing happens when it is not loaded."""
+        with self._lock:
+            provider = self._loaded.pop(provider_id, None)
+        if provider is not None:
+            provider.close()
+
+    def stop(self) -> None:
+        """Unload everything and end the maintenance thread."""
+        with self._lock:
+            providers, self._loaded = list(self._loaded.values()), {}
+            maintenance, self._maintenance = self._maintenance, None
+        if maintenance is not None:
+            maintenance.stop()
+        for provider in providers:
+            provider.close()
+
+    @property
+    def is_maintenance_running(self) -> bool:
+        """Whether the maintenance thread is alive."""
+        with self._lock:
+            return self._maintenance is not None and self._maintenance.is_running
+
+    def do_maintenance(self) -> None:
+        """One round over all loaded providers."""
+        with self._lock:
+            loaded = list(self._loaded.items())
+        for provider_id, provider in loaded:
+            try:
+                if self._is_active(provider_id):
+                    provider.do_maintenance()
+                else:
+                    self._maintain_and_unload(provider_id, provider)
+            except Exception:
+                log.warning("Maintenance of %s failed; unloading it", provider_id, exc_info=True)
+                self.unload(provider_id)
+
+    def _maintain_and_unload(
+        self, provider_id: StateStoreProviderId, provider: StateStoreProvider
+    ) -> None:
+        """The last maintenance before a provider that moved elsewhere goes."""
+        try:
+            provider.do_maintenance()
+        finally:
+            self.unload(provider_id)
+            log.info("Unloaded %s: another instance is active", provider_id)
+
+    def _is_active(self, provider_id: StateStoreProviderId) -> bool:
+        return self._coordinator.verify_if_instance_active(provider_id, self._executor_id)
+
+    def _start_maintenance_if_needed(self, conf: StateStoreConf) -> None:
+        if self._maintenance is None:
+            self._maintenance = Periodic(
+                "holdfast-maintenance", conf.maintenance_interval_ms, self.do_maintenance
+            )
+
+
+default = StateStores()
+"""The registry of this process."""

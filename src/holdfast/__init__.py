@@ -1,15 +1,19 @@
 """Holdfast: versioned, fault-tolerant state for PySpark streams, open to everyone as Arrow.
 
-db = holdfast.open("totals", key="user string", value="total long")
-with db.update() as store:
-store.put(("Sankar",), (200,))
-db.at(1).get(("Sankar",))
+    db = holdfast.open("totals", key="user string", value="total long")
+    with db.update() as store:
+        store.put(("Sankar",), (200,))
+    db.at(1).get(("Sankar",))
+
+Names load when they are first used, so that the command line starts without Arrow.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
+from typing import TYPE_CHECKING, Any
 
 if sys.platform == "win32":
     raise ImportError(
@@ -17,9 +21,6 @@ if sys.platform == "win32":
         "Linux, macOS or WSL."
     )
 
-from holdfast.conf import StateStoreConf
-from holdfast.database import Database, VersionInfo
-from holdfast.database import open_database as open  # noqa: A004 - the public name is holdfast.open
 from holdfast.errors import (
     Closed,
     Conflict,
@@ -31,15 +32,20 @@ from holdfast.errors import (
     VersionNotFound,
 )
 from holdfast.ids import DEFAULT_STORE_NAME, StateStoreId, StateStoreProviderId
-from holdfast.store import (
-    ReadStateStore,
-    RowPair,
-    StateStore,
-    StateStoreCustomMetric,
-    StateStoreMetrics,
-    StateStoreProvider,
-)
-from holdfast.stores import StateStores
+
+if TYPE_CHECKING:
+    from holdfast.conf import StateStoreConf
+    from holdfast.database import Database, VersionInfo
+    from holdfast.database import open_database as open  # noqa: A004 - the name is holdfast.open
+    from holdfast.store import (
+        ReadStateStore,
+        RowPair,
+        StateStore,
+        StateStoreCustomMetric,
+        StateStoreMetrics,
+        StateStoreProvider,
+    )
+    from holdfast.stores import StateStores
 
 __version__ = "0.1.0"
 
@@ -67,5 +73,33 @@ __all__ = [
     "VersionNotFound",
     "open",
 ]
+
+_LAZY = {
+    "Database": "database",
+    "ReadStateStore": "store",
+    "RowPair": "store",
+    "StateStore": "store",
+    "StateStoreConf": "conf",
+    "StateStoreCustomMetric": "store",
+    "StateStoreMetrics": "store",
+    "StateStoreProvider": "store",
+    "StateStores": "stores",
+    "VersionInfo": "database",
+    "open": "database:open_database",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    module, _, attribute = _LAZY[name].partition(":")
+    found = getattr(importlib.import_module(f"holdfast.{module}"), attribute or name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 logging.getLogger("holdfast").addHandler(logging.NullHandler())

@@ -66,11 +66,25 @@ class PartitionReader:
         order = np.argsort(hashes)
         sorted_hashes, at = hashes[order], pa.array(order)
         sorted_keys = [canonical(column).take(at) for column in columns]
-        found = self._read(lambda view: view.lookup(sorted_hashes, sorted_keys))
+        found, sorted_values = self._find(sorted_hashes, sorted_keys)
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
-        values = [column.take(pa.array(back)) for column in found.values(self.shape.layout)]
-        return self._table(columns, values, found.mask()[back])
+        values = [column.take(pa.array(back)) for column in sorted_values]
+        return self._table(columns, values, found[back])
+
+    def _find(self, hashes: Hashes, keys: list[pa.Array]) -> tuple[Mask, list[pa.Array]]:
+        """Which of some sorted keys there are, and their values.
+
+        Values are gathered inside the read: their blocks are checked when first touched, and a
+        damaged one must make the chain fall back.
+        """
+
+        def work(view: StateView) -> tuple[Mask, list[pa.Array]]:
+            found = view.lookup(hashes, keys)
+            return found.mask(), found.values(self.shape.layout)
+
+        found: tuple[Mask, list[pa.Array]] = self._read(work)
+        return found
 
     def _table(self, keys: list[pa.Array], values: list[pa.Array], found: Mask) -> pa.Table:
         fields = [
@@ -92,7 +106,7 @@ class PartitionReader:
             yield rows_table(self.shape, piece)
 
     def prefix_pieces(self, prefix: Any) -> Iterator[Rows]:
-        """The rows whose first key columns equal `prefix`; one neighbourhood of hashes."""
+        """The rows whose first key columns equal `prefix`, as of this call."""
         size = self.shape.prefix
         if size == 0:
             raise InvalidArgument("This store was not opened with num_cols_prefix_key.")
@@ -105,10 +119,7 @@ class PartitionReader:
         columns = [canonical(column) for column in routing.keys.to_arrow([wanted])]
         limit = top + (1 << 32)
         high = None if limit > NEVER else limit
-        for piece in self.pieces(low=top, high=high):
-            same = _equals_row(piece.keys[:size], columns)
-            if same.any():
-                yield piece if same.all() else piece.take(np.flatnonzero(same))
+        return _starting_with(columns, self.pieces(low=top, high=high))
 
     def _read(self, work: Callable[[StateView], Any]) -> Any:
         return self.chain.run(work, self.shape.layout)
@@ -208,10 +219,9 @@ class PartitionWriter(PartitionReader):
                 f"The batch has {table.num_rows - len(order)} rows with a key that another row "
                 "has too. Aggregate by key before update_many."
             )
-        found = self._read(lambda view: view.lookup(sorted_rows.hashes, sorted_rows.keys))
-        existed = found.mask()
+        existed, found_values = self._find(sorted_rows.hashes, sorted_rows.keys)
         state = pa.table(
-            [*found.values(self.shape.layout), pa.array(existed)],
+            [*found_values, pa.array(existed)],
             names=[*self.shape.value_schema.names, FOUND],
         )
         changed = change(table.take(pa.array(order)), state)
@@ -239,6 +249,7 @@ class PartitionWriter(PartitionReader):
 
     def seal(self) -> Sealed:
         """End the update: the rows of the delta and the exact number of keys."""
+        self._flush()
         base = self.chain
         layout = self.shape.layout
         num_keys = base.entry.num_keys
@@ -309,6 +320,13 @@ def rows_table(shape: StoreShape, rows: Rows) -> pa.Table:
     """Rows as a table of key and value columns."""
     columns = [*rows.keys, *(rows.value(i) for i in range(rows.num_values))]
     return pa.table(columns, schema=pa.schema([*shape.layout.keys, *shape.layout.values]))
+
+
+def _starting_with(prefix: list[pa.Array], pieces: Iterator[Rows]) -> Iterator[Rows]:
+    for piece in pieces:
+        same = _equals_row(piece.keys[: len(prefix)], prefix)
+        if same.any():
+            yield piece if same.all() else piece.take(np.flatnonzero(same))
 
 
 def _equals_row(columns: list[pa.Array], row: list[pa.Array]) -> Mask:

@@ -8,6 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no failure; pytest's own timeout catches what hangs.
+settings.register_profile("holdfast", deadline=None)
+settings.load_profile("holdfast")
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
-"""Random cells of every type, for tests that compare two ways of doing one thing."""
+"""Random schemas and rows of every type, for tests that compare two ways of doing one thing."""
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from datetime import UTC, date, datetime, timedelta
@@ -9,17 +10,31 @@ from decimal import Decimal
 from random import Random
 from typing import Any
 
+from hypothesis import strategies as st
+
 from holdfast.types import (
     ArrayType,
     AtomicType,
     DataType,
     DecimalType,
+    Field,
     IntervalType,
     MapType,
     Schema,
     StringType,
     StructType,
     TimeType,
+    parse_schema,
+)
+
+ALL = parse_schema(
+    "a boolean, b byte, c short, d int, e long, f float, g double, h decimal(10,2), "
+    "i decimal(38,9), j string, k varchar(9), l binary, m date, n timestamp, o timestamp_ntz, "
+    "p time, q interval day to second, r interval year to month, s interval, t void, u variant, "
+    "v array<int>, w array<array<timestamp>>, x map<string,double>, "
+    "y struct<a:int,b:array<float>>, aa array<struct<a:time>>, ad struct<>, "
+    "z map<struct<a:array<date>>,struct<b:variant,c:interval day>>, "
+    "ab struct<a:struct<b:long not null> not null>, ac array<interval day to second>"
 )
 
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
@@ -108,3 +123,42 @@ def _nested(kind: DataType, rng: Random, nulls: float) -> Any:
 
 def _frozen(cell: Any) -> Any:
     return tuple(map(_frozen, cell)) if isinstance(cell, (list, tuple)) else cell
+
+
+# -- strategies for Hypothesis ------------------------------------------------------------------
+
+simple_types = st.one_of(
+    st.sampled_from([f.type for f in ALL.fields if not f.type.children()]),
+    st.integers(1, 38).flatmap(
+        lambda p: st.integers(0, p).map(lambda s: DecimalType(p, s)),
+    ),
+    st.integers(0, 6).map(TimeType),
+    st.sampled_from(
+        [StringType("UNICODE_CI"), StringType("de_AI"), StringType("UTF8_LCASE_RTRIM")]
+    ),
+)
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8).filter(
+    lambda n: not n.startswith("_")
+)
+
+
+def structs(kinds: st.SearchStrategy[DataType]) -> st.SearchStrategy[StructType]:
+    notes = st.one_of(st.just({}), st.text(max_size=9).map(lambda c: {"comment": c}))
+    fields = st.builds(Field, names, kinds, st.booleans(), notes.map(json.dumps))
+    return st.lists(fields, max_size=4, unique_by=lambda f: f.name).map(
+        lambda found: StructType(tuple(found))
+    )
+
+
+def map_keys(kinds: st.SearchStrategy[DataType]) -> st.SearchStrategy[DataType]:
+    return kinds.filter(lambda kind: kind != AtomicType("void"))
+
+
+all_types = st.recursive(
+    simple_types,
+    lambda inner: st.one_of(
+        inner.map(ArrayType), st.builds(MapType, map_keys(inner), inner), structs(inner)
+    ),
+    max_leaves=6,
+)
+schemas = structs(all_types).map(Schema)

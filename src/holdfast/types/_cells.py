@@ -34,7 +34,6 @@ Convert = Callable[[Any], Any]
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _FLOAT = struct.Struct("<f")
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
-_MICROSECOND = timedelta(microseconds=1)
 _LOWEST, _HIGHEST = timedelta(microseconds=_LONG_MIN), timedelta(microseconds=_LONG_MAX)
 _OUT_OF_RANGE = "the number is out of range"
 
@@ -58,9 +57,11 @@ def canonical(kind: DataType, nullable: bool) -> Convert:
 
     Mutable cells are copied at every level.
     """
-    convert = _converter(kind)
+    convert, exact = _converter(kind), _exact(kind) or _never
 
     def checked(cell: Any) -> Any:
+        if exact(cell):
+            return cell
         if cell is None:
             if not nullable:
                 raise BadCell("null where the schema has none")
@@ -90,8 +91,10 @@ def freezer(kind: DataType) -> Convert | None:
 def _exact(kind: DataType) -> Check | None:
     if isinstance(kind, StringType):
         return _is_text if kind.kind == "string" else None
+    if isinstance(kind, DecimalType):
+        return _is_decimal(kind)
     if isinstance(kind, IntervalType):
-        return _is_int(32) if kind.year_month else None
+        return _is_int(32) if kind.year_month else _is_duration
     if not isinstance(kind, AtomicType):
         return None
     if kind.name in _BITS:
@@ -121,6 +124,31 @@ def _is_int(bits: int) -> Check:
     return lambda cell: type(cell) is int and low <= cell <= high
 
 
+def _is_float(cell: Any) -> bool:
+    try:
+        return type(cell) is float and _FLOAT.unpack(_FLOAT.pack(cell))[0] == cell
+    except OverflowError:
+        return False
+
+
+def _is_duration(cell: Any) -> bool:
+    return type(cell) is timedelta and _LOWEST <= cell <= _HIGHEST
+
+
+def _is_decimal(kind: DecimalType) -> Check:
+    unit, limit = _unit_and_limit(kind)
+
+    def check(cell: Any) -> bool:
+        fits = type(cell) is Decimal and cell.same_quantum(unit) and -limit < cell < limit
+        return fits and bool(cell or not cell.is_signed())
+
+    return check
+
+
+def _unit_and_limit(kind: DecimalType) -> tuple[Decimal, Decimal]:
+    return Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale)
+
+
 def _is_text(cell: Any) -> bool:
     return type(cell) is str and (cell.isascii() or _encodes(cell))
 
@@ -135,6 +163,7 @@ def _encodes(text: str) -> bool:
 
 _EXACT: dict[str, Check] = {
     "boolean": lambda cell: type(cell) is bool,
+    "float": _is_float,
     "double": lambda cell: type(cell) is float,
     "binary": lambda cell: type(cell) is bytes,
     "date": lambda cell: type(cell) is date,
@@ -327,8 +356,7 @@ def _to_variant(cell: Any) -> tuple[bytes, bytes]:
 def _to_decimal(kind: DecimalType) -> Convert:
     # As Spark does it: digits beyond the scale are rounded half up, too many before it refused.
     context = Context(prec=kind.precision + 1, rounding=ROUND_HALF_UP)
-    unit = Decimal(1).scaleb(-kind.scale)
-    limit = Decimal(10) ** (kind.precision - kind.scale)
+    unit, limit = _unit_and_limit(kind)
 
     def convert(cell: Any) -> Decimal:
         if not isinstance(cell, bool) and isinstance(cell, numbers.Integral):
@@ -385,12 +413,12 @@ def _to_map(key: Convert, freeze: Convert, value: Convert) -> Convert:
 
 def _to_struct(names: tuple[str, ...], parts: list[Convert], kind: DataType) -> Convert:
     def convert(cell: Any) -> tuple[Any, ...]:
-        if isinstance(cell, Mapping):
+        if not isinstance(cell, (tuple, list)):
+            if not isinstance(cell, Mapping):
+                raise _wrong_type(kind, cell)
             if set(cell) != set(names):
                 raise BadCell(f"takes {kind}: the field names differ")
             cell = [cell[name] for name in names]
-        elif not isinstance(cell, (tuple, list)):
-            raise _wrong_type(kind, cell)
         if len(cell) != len(parts):
             raise BadCell(f"takes {kind}: {len(cell)} fields where it has {len(parts)}")
         return tuple([part(item) for part, item in zip(parts, cell, strict=True)])

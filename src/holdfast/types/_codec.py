@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -64,11 +65,8 @@ class RowCodec:
         """The columns of canonical rows, of exactly `schema.arrow`'s types."""
         if not rows:
             return [pa.array([], f.type.arrow) for f in self.schema.fields]
-        columns = zip(*rows, strict=True)
-        return [
-            write_column(f.type, cells)
-            for f, cells in zip(self.schema.fields, columns, strict=True)
-        ]
+        fields = enumerate(self.schema.fields)
+        return [write_column(f.type, list(map(itemgetter(i), rows))) for i, f in fields]
 
     def from_arrow(
         self, columns: Sequence[pa.Array | pa.ChunkedArray], num_rows: int | None = None
@@ -95,6 +93,8 @@ class RowCodec:
             raise errors.InvalidArgument(f"column {quoted(name)} holds {error}") from None
 
     def _encode_slowly(self, row: Any) -> Row:
+        if type(row) is not tuple and isinstance(row, (tuple, list)):
+            return self.encode(tuple(row))
         cells = self._cells_of(row)
         encoded = []
         for name, convert, cell in zip(self.schema.names, self._converts, cells, strict=True):
@@ -106,15 +106,16 @@ class RowCodec:
 
     def _cells_of(self, row: Any) -> Sequence[Any]:
         names = self.schema.names
-        if isinstance(row, Mapping):
-            return self._cells_by_name(row)
         if not isinstance(row, (tuple, list)):
+            if isinstance(row, Mapping):
+                return self._cells_by_name(row)
             raise errors.InvalidArgument(
                 f"a row of ({self.schema.ddl()}) is a tuple, list or dict, "
                 f"not {'None' if row is None else type(row).__name__}"
             )
         if len(row) != len(names):
-            missing = f"; column {quoted(names[len(row)])} is missing" * (len(row) < len(names))
+            short = len(row) < len(names)
+            missing = f"; column {quoted(names[len(row)])} is missing" if short else ""
             raise errors.InvalidArgument(
                 f"the row has {len(row)} cells, ({self.schema.ddl()}) has {len(names)}{missing}"
             )

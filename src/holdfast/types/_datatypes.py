@@ -224,7 +224,7 @@ class ArrayType(DataType):
 
     @property
     def arrow(self) -> pa.DataType:
-        return pa.list_(pa.field("element", self.element.arrow, nullable=self.contains_null))
+        return pa.list_(_arrow_field("element", self.element, self.contains_null))
 
     def children(self) -> tuple[DataType, ...]:
         return (self.element,)
@@ -237,6 +237,10 @@ class MapType(DataType):
     key: DataType
     value: DataType
     value_contains_null: bool = True
+
+    def __post_init__(self) -> None:
+        if self.key == AtomicType("void"):
+            raise invalid_schema(f"{self}: a map's key is never null, so it cannot be void")
 
     def __str__(self) -> str:
         return f"map<{self.key},{self.value}>"
@@ -252,8 +256,8 @@ class MapType(DataType):
     @property
     def arrow(self) -> pa.DataType:
         return pa.map_(
-            pa.field("key", self.key.arrow, nullable=False),
-            pa.field("value", self.value.arrow, nullable=self.value_contains_null),
+            _arrow_field("key", self.key, False),
+            _arrow_field("value", self.value, self.value_contains_null),
         )
 
     def children(self) -> tuple[DataType, ...]:
@@ -299,7 +303,7 @@ class Field:
     @property
     def arrow(self) -> pa.Field:
         """The field in Arrow; without metadata, so that a comment never changes a file."""
-        return pa.field(self.name, self.type.arrow, nullable=self.nullable)
+        return _arrow_field(self.name, self.type, self.nullable)
 
 
 @dataclass(frozen=True)
@@ -332,6 +336,12 @@ class StructType(DataType):
 
     def children(self) -> tuple[DataType, ...]:
         return tuple(f.type for f in self.fields)
+
+
+def _arrow_field(name: str, kind: DataType, nullable: bool) -> pa.Field:
+    arrow = kind.arrow
+    # Spark calls the elements of array() void and never null; Arrow has no such thing.
+    return pa.field(name, arrow, nullable=nullable or pa.types.is_null(arrow))
 
 
 def _literal(text: str) -> str:

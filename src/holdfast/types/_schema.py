@@ -143,10 +143,9 @@ def parse_schema(schema: object) -> Schema:
         return Schema(StructType(tuple(_arrow_field(f) for f in schema)))
     if isinstance(schema, str):
         return Schema(_from_text(schema))
-    if hasattr(schema, "jsonValue"):
-        schema = schema.jsonValue()
-    if isinstance(schema, Mapping):
-        return Schema(_from_json_schema(schema))
+    found = schema.jsonValue() if hasattr(schema, "jsonValue") else schema
+    if isinstance(found, Mapping):
+        return Schema(_from_json_schema(found))
     raise invalid_schema(
         f"a schema is DDL text, a StructType, its JSON or a pyarrow.Schema, not {_kind(schema)}"
     )

@@ -40,22 +40,25 @@ class FsspecStorage(Storage):
         with self._mapped_errors("read", path):
             try:
                 return pa.py_buffer(self._fs.cat_file(self._absolute(path)))
-            except FileNotFoundError:
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 raise BlobNotFound(path) from None
 
     def size(self, path: str) -> int | None:
         with self._mapped_errors("look up", path):
             try:
-                return int(self._fs.size(self._absolute(path)))
-            except FileNotFoundError:
+                found = self._fs.info(self._absolute(path))
+            except (FileNotFoundError, NotADirectoryError):
                 return None
+        return int(found["size"]) if found["type"] == "file" else None
 
     def list(self, prefix: str) -> list[BlobInfo]:
+        below = self._absolute(prefix)
         with self._mapped_errors("list", prefix):
             try:
-                found = self._fs.find(self._absolute(prefix), detail=True)
-            except FileNotFoundError:
+                found = self._fs.find(below, detail=True)
+            except (FileNotFoundError, NotADirectoryError):
                 return []
+        found.pop(below, None)  # a prefix that is a file itself
         start = len(self._root.rstrip("/")) + 1
         blobs = [BlobInfo(path[start:], int(info["size"])) for path, info in found.items()]
         visible = (b for b in blobs if not b.path.rpartition("/")[2].startswith("."))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from holdfast.errors import Unavailable
 TEMPORARY_PREFIX = ".tmp-"
 _DIRECTORY_MODE = 0o750
 _FILE_MODE = 0o640
+_MISSING = (FileNotFoundError, NotADirectoryError)
 
 
 class LocalStorage(Storage):
@@ -38,15 +40,16 @@ class LocalStorage(Storage):
         with _mapped_errors("read", path):
             try:
                 return _map_or_read(self._absolute(path))
-            except (FileNotFoundError, NotADirectoryError):
+            except _MISSING:
                 raise BlobNotFound(path) from None
 
     def size(self, path: str) -> int | None:
         with _mapped_errors("look up", path):
             try:
-                return os.stat(self._absolute(path)).st_size
-            except (FileNotFoundError, NotADirectoryError):
+                found = os.stat(self._absolute(path))
+            except _MISSING:
                 return None
+            return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     def open_writer(self, path: str) -> BlobWriter:
         with _mapped_errors("write", path):
@@ -78,7 +81,7 @@ class LocalStorage(Storage):
         return sorted(found, key=lambda blob: blob.path)
 
     def delete(self, path: str) -> None:
-        with _mapped_errors("delete", path), contextlib.suppress(FileNotFoundError):
+        with _mapped_errors("delete", path), contextlib.suppress(*_MISSING):
             os.unlink(self._absolute(path))
 
     def sweep(self, older_than_s: float) -> int:
@@ -174,8 +177,11 @@ def _write_all(descriptor: int, data: memoryview) -> int:
 
 
 def _map_or_read(path: str) -> pa.Buffer:
-    """A map of the file; its bytes where the address space has no room for a map."""
-    if os.stat(path).st_size == 0:
+    """A map of the file; its bytes where it cannot be mapped."""
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise FileNotFoundError(path)
+    if found.st_size == 0:
         return pa.py_buffer(b"")
     try:
         # The buffer outlives the file object, whose descriptor is free again.
@@ -191,7 +197,7 @@ def _map_or_read(path: str) -> pa.Buffer:
 def _walk(directory: str) -> Iterator[os.DirEntry[str]]:
     try:
         entries = list(os.scandir(directory))
-    except (FileNotFoundError, NotADirectoryError):
+    except _MISSING:
         return
     for entry in entries:
         try:
@@ -211,6 +217,11 @@ def _mapped_errors(what: str, path: str) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise Unavailable(
-            f"Could not {what} {path or 'the root'!r}: {reason}. Nothing was committed by this "
-            f"call; check the disk (space, permissions) and try again."
+            f"Could not {what} {path or 'the root'!r}: {reason}. Check the disk (space, "
+            "permissions) and try again."
+        ) from error
+    except MemoryError as error:
+        raise Unavailable(
+            f"Could not {what} {path or 'the root'!r}: no room in memory. Raise this process's "
+            "memory limit (in Spark `spark.executor.pyspark.memory`)."
         ) from error

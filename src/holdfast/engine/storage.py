@@ -42,7 +42,7 @@ class BlobWriter(ABC):
 
     @abstractmethod
     def discard(self) -> None:
-        """Leave nothing behind. Does nothing after `close`."""
+        """Leave nothing behind. Does nothing after a `close` that succeeded."""
 
     def __enter__(self) -> BlobWriter:
         return self
@@ -53,10 +53,14 @@ class BlobWriter(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self.close()
-        else:
+        if kind is not None:
             self.discard()
+            return
+        try:
+            self.close()
+        except BaseException:
+            self.discard()
+            raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,43 @@
+"""Tests for other people's code: what a backend or a provider must do, as suites to inherit.
+
+    from holdfast.testing import StorageConformance
+
+
+    class TestMyStorage(StorageConformance):
+        @pytest.fixture
+        def storage(self):
+            return MyStorage(...)
+
+`StorageConformance` is for the place where bytes live, `ProviderConformance` for a state store
+provider. Both need pytest, which is imported when one of them is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.testing.provider_suite import MakeProvider, ProviderConformance
+    from holdfast.testing.storage_suite import StorageConformance
+
+__all__ = ["MakeProvider", "ProviderConformance", "StorageConformance"]
+
+_SUITES = {
+    "MakeProvider": "holdfast.testing.provider_suite",
+    "ProviderConformance": "holdfast.testing.provider_suite",
+    "StorageConformance": "holdfast.testing.storage_suite",
+}
+_PARTS = ("storage_suite", "provider_suite", "_batch_suite", "_life_suite", "_type_suite")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _SUITES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import pytest
+
+    # Asserts in an inherited test explain themselves only where pytest may rewrite them.
+    pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
+    found = getattr(import_module(_SUITES[name]), name)
+    globals()[name] = found
+    return found

@@ -195,7 +195,7 @@ def _scatter(
     for source, at, to in parts:
         views = words(source)
         assert views is not None
-        out[to] = views[0][at]
+        out[to] = views[0].take(at)
         filled += len(at)
     bitmap = None
     if filled < n:

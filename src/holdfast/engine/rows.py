@@ -12,9 +12,11 @@ import pyarrow as pa
 
 from holdfast.engine.cells import RowReader, row_reader
 from holdfast.engine.columns import Index, Mask, canonical, equal, one_array, take, words
+from holdfast.engine.ranks import RankTable
 from holdfast.types import RowCodec
 
 Hashes = npt.NDArray[np.int64]
+_WORTH_RANKS = 32
 NEVER = np.iinfo(np.int64).max
 """The expiry of a row that does not expire."""
 
@@ -41,6 +43,8 @@ class Rows:
         self.expires = expires
         self._key_words: list[list[npt.NDArray[Any]] | None] | None = None
         self._hash_view: memoryview | None = None
+        self._ranks: RankTable | None = None
+        self._ranks_tried = False
         self._key_reader: RowReader | None = None
         self._value_reader: RowReader | None = None
 
@@ -74,10 +78,7 @@ class Rows:
         size = len(self.hashes)
         if size == 0 or len(hashes) == 0:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        at = np.searchsorted(self.hashes, hashes)
-        inside = np.minimum(at, size - 1)
-        wanted = np.flatnonzero(self.hashes[inside] == hashes)
-        at = at[wanted]
+        wanted, at = self._places(hashes)
         found: list[Index] = []
         places: list[Index] = []
         while len(wanted):
@@ -96,6 +97,21 @@ class Rows:
         if len(found) == 1:
             return found[0], places[0]
         return _joined(found), _joined(places)
+
+    def _places(self, hashes: Hashes) -> tuple[Index, Index]:
+        """Which of some sorted hashes are there, and the first row of each."""
+        if not self._ranks_tried and len(hashes) * _WORTH_RANKS >= len(self.hashes):
+            self._ranks_tried = True
+            self._ranks = RankTable.for_even(self.hashes)
+        low = int(np.searchsorted(hashes, self.hashes[0]))
+        high = int(np.searchsorted(hashes, self.hashes[-1], "right"))
+        inside = hashes[low:high]
+        if self._ranks is not None:
+            at = self._ranks.places(inside)
+        else:
+            at = np.searchsorted(self.hashes, inside)
+        there = np.flatnonzero(self.hashes.take(at) == inside)
+        return there + low, at.take(there)
 
     def find_one(self, key_hash: int, key: tuple[Any, ...], codec: RowCodec) -> int:
         """The row of one key in the form `codec.hashable` gives, or -1."""
@@ -132,7 +148,7 @@ class Rows:
             other_words = words(other) if other.null_count == 0 else None
             if array_words is not None and other_words is not None:
                 for a, b in zip(array_words, other_words, strict=True):
-                    same &= a[mine] == b[theirs]
+                    same &= a.take(mine) == b.take(theirs)
             else:
                 same &= equal(array.take(pa.array(mine)), other.take(pa.array(theirs)))
         return same

@@ -10,7 +10,7 @@ the details.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ import pyarrow.ipc as ipc
 import xxhash
 
 from holdfast.engine.columns import valid_mask, words
+from holdfast.engine.filter import HashFilter
 from holdfast.engine.rows import NEVER, Hashes, Rows
 from holdfast.engine.storage import Sink
 from holdfast.errors import InvalidArgument
@@ -28,8 +29,10 @@ FORMAT = 1
 BLOCK_BYTES = 256 << 10
 CHUNK_ROWS = 128 << 10
 CHUNK_BYTES = 16 << 20
+_VERIFY_STEP = 16 << 20
 HASH, DEAD, EXPIRES = "_hash", "_dead", "_expires"
 _META_KEY = b"holdfast"
+_FILTER_RATIO = 16
 _LOWEST = np.iinfo(np.int64).min
 
 
@@ -327,6 +330,7 @@ class Segment:
         self.starts = [chunk.first for chunk in self._chunk_infos]
         self._lasts = [chunk.last for chunk in self._chunk_infos]
         self._private_bytes = 0
+        self._filter: HashFilter | None = None
         self._chunks: list[Rows | None] = [None] * len(self._chunk_infos)
 
     def __len__(self) -> int:
@@ -362,14 +366,29 @@ class Segment:
             chunk = self._chunks[number] = self._open_chunk(number)
         return chunk
 
+    def filter(self, wanted: int) -> HashFilter | None:
+        """A filter for so many keys, made when they are many enough to be worth it."""
+        if self._filter is None and wanted * _FILTER_RATIO >= len(self):
+            chunks = (self.chunk(number).hashes for number in range(self.num_chunks))
+            self._filter = HashFilter(len(self), chunks)
+            self._private_bytes += self._filter.nbytes
+        return self._filter
+
     def check(self) -> None:
         """Check every block that was not checked before."""
         self._check(0, self.info.size - self.info.tail)
 
-    def verify(self) -> int:
-        """Check every block, remembered or not; return how many bytes that were."""
+    def verify(self, progress: Callable[[int], None] | None = None) -> int:
+        """Check every block, remembered or not; return how many bytes that were.
+
+        `progress` is called with the bytes checked so far.
+        """
         self._checked = bytearray(len(self._checked))
-        self.check()
+        body = self.info.size - self.info.tail
+        for start in range(0, body, _VERIFY_STEP):
+            self._check(start, min(start + _VERIFY_STEP, body))
+            if progress is not None:
+                progress(min(start + _VERIFY_STEP, body))
         return self.info.size
 
     def _open_chunk(self, number: int) -> Rows:
@@ -474,6 +493,10 @@ class MemorySegment:
     def chunk(self, number: int) -> Rows:
         """The rows."""
         return self._rows
+
+    def filter(self, wanted: int) -> None:
+        """None: a run is searched once or twice, less than a filter costs."""
+        return
 
 
 def _buffers(columns: Sequence[pa.Array]) -> Iterator[pa.Buffer]:

@@ -11,11 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.engine.columns import Index, Mask, gather, valid_mask
+from holdfast.engine.filter import HashFilter, Tops, tops
 from holdfast.engine.rows import NEVER, Hashes, Rows, merge_rows
 from holdfast.engine.segment import Layout, Zone, index_numbers
 from holdfast.types import RowCodec
 
 _LOWEST = int(np.iinfo(np.int64).min)
+_GETS_WORTH_FILTERS = 4096
 
 
 class Source(Protocol):
@@ -31,6 +33,7 @@ class Source(Protocol):
     def last(self, number: int) -> int: ...
     def zone(self, number: int) -> Zone: ...
     def chunk(self, number: int) -> Rows: ...
+    def filter(self, wanted: int) -> HashFilter | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,9 @@ class StateView:
         self._sources = [source for source in sources if source.num_chunks]
         self._layout = layout
         self.bounds = bounds
+        self._bounded = bounds != Bounds()
+        self._gets = 0
+        self._filters: list[HashFilter | None] = [None] * len(self._sources)
 
     def within(self, bounds: Bounds) -> StateView:
         """The same sources through other bounds."""
@@ -119,26 +125,25 @@ class StateView:
     def lookup(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Found:
         """Find keys sorted by hash. The newest row of a key decides, then the bounds apply."""
         hits: list[tuple[Rows, Index, Index]] = []
+        missing = np.ones(len(hashes), bool)
+        halves: Tops | None = None
         rest: Index | None = None
-        for source in self._sources:
-            wanted = hashes if rest is None else hashes[rest]
-            if len(wanted) == 0:
-                break
-            found = np.zeros(len(wanted), bool)
-            for number, low, high in _shares(source, wanted):
-                rows = source.chunk(number)
-                if rest is None:
-                    slices = [array.slice(low, high - low) for array in keys]
-                    which, at = rows.find(wanted[low:high], slices)
-                    to = which + low
-                else:
-                    which, at = rows.find(wanted[low:high], keys, rest[low:high])
-                    to = rest[low:high][which]
-                if len(which):
-                    found[low + which] = True
-                    hits.append((rows, at, to))
-            missing = np.flatnonzero(~found)
-            rest = missing if rest is None else rest[missing]
+        for place, source in enumerate(self._sources):
+            asked = rest
+            oldest = place == len(self._sources) - 1
+            bitmap = None if oldest else source.filter(len(hashes) if rest is None else len(rest))
+            if bitmap is not None:
+                halves = tops(hashes) if halves is None else halves
+                asked = _likely(bitmap, halves, rest)
+            hit = False
+            for part in _find(source, hashes, keys, asked):
+                missing[part[2]] = False
+                hits.append(part)
+                hit = True
+            if hit:
+                rest = np.flatnonzero(missing)
+                if len(rest) == 0:
+                    break
         return Found([hit for hit in map(self._live_hit, hits) if len(hit[1])], len(hashes))
 
     def _live_hit(self, hit: tuple[Rows, Index, Index]) -> tuple[Rows, Index, Index]:
@@ -150,14 +155,19 @@ class StateView:
         self, key_hash: int, key: tuple[Any, ...], keys: RowCodec, values: RowCodec
     ) -> tuple[Any, ...] | None:
         """The value of one key, given in the form `keys.hashable` makes."""
-        for source in self._sources:
-            number = 0
-            if source.num_chunks > 1:
-                number = max(0, bisect_right(source.starts, key_hash) - 1)
-            rows = source.chunk(number)
+        self._gets += 1
+        if self._gets == _GETS_WORTH_FILTERS:
+            self._filters = [source.filter(len(source)) for source in self._sources[:-1]]
+            self._filters.append(None)
+        for source, bitmap in zip(self._sources, self._filters):  # noqa: B905 - equally long, hot
+            if bitmap is not None and not bitmap.may_have(key_hash):
+                continue
+            starts = source.starts
+            number = bisect_right(starts, key_hash) - 1 if len(starts) > 1 else 0
+            rows = source.chunk(max(0, number))
             at = rows.find_one(key_hash, key, keys)
             if at >= 0:
-                if rows.dead is not None or self.bounds != Bounds():
+                if rows.dead is not None or self._bounded:
                     live = self.bounds.live(rows, slice(at, at + 1), self._layout)
                     if live is not None and not live[0]:
                         return None
@@ -268,13 +278,33 @@ def buried(rows: Rows, dead: Mask) -> Rows:
     return Rows(rows.hashes, rows.keys, values, dead, rows.expires)
 
 
-def _shares(source: Source, wanted: Hashes) -> Iterator[tuple[int, int, int]]:
-    """Which of the sorted `wanted` each chunk must be asked for: (chunk, low, high)."""
+def _likely(bitmap: HashFilter, halves: Tops, rest: Index | None) -> Index:
+    """Of the rows `rest` (None: all), those the filter does not rule out."""
+    maybe = np.flatnonzero(bitmap.may_contain(halves if rest is None else halves.take(rest)))
+    return maybe if rest is None else rest.take(maybe)
+
+
+def _find(
+    source: Source, hashes: Hashes, keys: Sequence[pa.Array], rest: Index | None
+) -> Iterator[tuple[Rows, Index, Index]]:
+    """Chunk by chunk, where the source has the rows `rest` of `hashes` (None: all)."""
+    wanted = hashes if rest is None else hashes[rest]
     cuts = np.searchsorted(wanted, source.firsts).tolist()
     cuts.append(len(wanted))
     for number in range(source.num_chunks):
-        if cuts[number] < cuts[number + 1]:
-            yield number, cuts[number], cuts[number + 1]
+        low, high = cuts[number], cuts[number + 1]
+        if low == high:
+            continue
+        rows = source.chunk(number)
+        if rest is None:
+            slices = [array.slice(low, high - low) for array in keys]
+            which, at = rows.find(wanted[low:high], slices)
+            to = which + low
+        else:
+            which, at = rows.find(wanted[low:high], keys, rest[low:high])
+            to = rest[low:high][which]
+        if len(which):
+            yield rows, at, to
 
 
 def with_bound(bounds: Bounds, *, evict: int | None = None, expire: int | None = None) -> Bounds:

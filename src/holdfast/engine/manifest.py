@@ -134,6 +134,10 @@ class Manifest:
                 for entry in store.partitions:
                     yield operator, name, entry
 
+    def directories(self) -> set[str]:
+        """Every directory that holds data files of this version, packs aside."""
+        return {self.directory(op, name, entry.index) for op, name, entry in self.partitions()}
+
     def files(self) -> set[str]:
         """Every data file this version needs, those to fall back on included."""
         found = set()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.conf import StateStoreConf
-from holdfast.engine.filenames import VERSIONS, data_file, manifest_path
+from holdfast.engine.filenames import PACKS, VERSIONS, data_file, manifest_path
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
 
@@ -91,10 +91,13 @@ def clean(
 ) -> CleanUp:
     """Delete what the rules say: manifests first, so that none ever lacks a file."""
     storage = versions.storage
-    listed = [blob.path for blob in storage.list("")]
+    found = [blob.path for blob in storage.list("")]
     tagged = set(versions.tags().values())
     now_ms = runtime.clock_ms()
     manifests = {v: versions.load(v) for v in versions.versions()}
+    # Other stores of this partition may keep their files, with manifests of their own, below.
+    own = {PACKS}.union(*(manifest.directories() for manifest in manifests.values()))
+    listed = [path for path in found if path.rpartition("/")[0] in own]
     retired = retired_versions(
         {v: manifest.committed_at_ms for v, manifest in manifests.items()},
         tagged,

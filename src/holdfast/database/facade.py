@@ -131,8 +131,9 @@ class Database:
         if self._storage.read_only:
             self._storage.create_if_absent("", b"")  # refuses, saying why
         self._start_maintenance()
+        based_at_ms = self.runtime.monotonic_ms()
         self.refresh()
-        base, based_at_ms = self._manifest, self.runtime.monotonic_ms()
+        base = self._manifest
         commit_id = self.runtime.new_id()
         parts = [provider.get_store(base.version) for provider in self._providers]
 

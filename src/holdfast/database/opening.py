@@ -13,7 +13,8 @@ from holdfast.conf import StateStoreConf
 from holdfast.database.facade import Database
 from holdfast.database.partitioned import OPERATOR
 from holdfast.engine.chain import StoreShape
-from holdfast.engine.hash_samples import HASH_NAME, check_samples
+from holdfast.engine.hash_samples import check_samples
+from holdfast.engine.hashing import HASH_NAME
 from holdfast.engine.manifest import Manifest
 from holdfast.engine.provider import check_same_store, check_shape, new_store_entry
 from holdfast.engine.storage import Runtime
@@ -46,14 +47,12 @@ def open_database(
     runtime = Runtime.system()
     storage = open_storage(location, options)
     versions = VersionLog(storage, runtime)
-    newest = versions.newest()
-    if newest is None:
+    manifest = versions.newest_intact()
+    if manifest is None:
         manifest = _create(
             versions, runtime, location, key, value, 1 if partitions is None else partitions,
             key_index_ordinal, num_cols_prefix_key or 0,
         )  # fmt: skip
-    else:
-        manifest = versions.load(newest)
     _check_matches(
         manifest, location, key, value, partitions, key_index_ordinal, num_cols_prefix_key
     )

@@ -132,6 +132,8 @@ class PartitionedStore(PartitionedReader, StateStore):
         super().__init__(root, version, list(parts))
         self._commit = commit
         self._committed = False
+        self._unclear = False
+        """Whether a manifest may name the files of this update although no answer came."""
 
     def put(self, key: Any, value: Any, expires_ms: int | None = None) -> None:
         """Set a key; with `expires_ms` it is gone once `expire` is called with that time."""
@@ -182,8 +184,10 @@ class PartitionedStore(PartitionedReader, StateStore):
             for part in self._parts:
                 if not part.has_committed:
                     part.commit()
+            self._unclear = True
             self._commit(self._parts)
         except Conflict:
+            self._unclear = False
             self.abort()
             raise
         self._committed = True
@@ -193,7 +197,7 @@ class PartitionedStore(PartitionedReader, StateStore):
         if self._committed:
             return
         for part in self._parts:
-            if part.has_committed:
+            if part.has_committed and not self._unclear:
                 part.discard()
             part.abort()
 

@@ -116,6 +116,8 @@ class Chain:
         self.version = version
         self._cache = cache
         self._refs = list(entry.segments)
+        self._origins = list(range(len(entry.segments)))
+        self._left: set[str] = set()
         self._segments: list[Segment] | None = None
         self._lock = threading.RLock()
 
@@ -157,6 +159,13 @@ class Chain:
                 self._segments = [self._cache.open(ref) for ref in self._refs]
             return self._segments
 
+    def between(self, start: int, stop: int) -> tuple[tuple[SegmentRef, ...], list[Segment]]:
+        """What is read for the manifest's segments start..stop, and the open segments."""
+        with self._lock:
+            at = [i for i, origin in enumerate(self._origins) if start <= origin < stop]
+            segments = self.segments()
+            return tuple(self._refs[i] for i in at), [segments[i] for i in at]
+
     def verify(self) -> int:
         """Check every byte of every segment, those to fall back on too; return the bytes read."""
         total = 0
@@ -185,10 +194,14 @@ class Chain:
                 if self._cache.path(ref) == bad.name and _is_bad(self._cache, ref):
                     if not ref.inputs:
                         break
-                    log.warning("%s Using the %d segments it was made of.", bad, len(ref.inputs))
+                    log.warning("%s. Using the %d segments it was made of.", bad, len(ref.inputs))
                     self._refs[place : place + 1] = ref.inputs
+                    self._origins[place : place + 1] = [self._origins[place]] * len(ref.inputs)
                     self._segments = None
+                    self._left.add(bad.name)
                     return
+            if bad.name in self._left:
+                return  # another reader of this chain was faster
         raise Corruption(
             f"Version {self.version} cannot be read: {bad.name} is damaged ({bad.why}), and no "
             "older copy of its data is left. Run `holdfast verify` to find versions that are "

@@ -25,7 +25,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """A finished merge or snapshot: `output` holds the same data as `inputs`, in chain order."""
+    """A finished merge or snapshot: `output` holds the same data as `inputs`, in chain order.
+
+    Where one of those was damaged, `output.inputs` are the segments that were read instead.
+    """
 
     inputs: tuple[str, ...]
     output: SegmentRef
@@ -158,14 +161,19 @@ def _next_entry(
     )
 
 
+def fits(segments: tuple[SegmentRef, ...], swap: Swap) -> bool:
+    """Whether the swap's inputs stand side by side in `segments`."""
+    return swap_in(segments, swap) is not segments
+
+
 def swap_in(segments: tuple[SegmentRef, ...], swap: Swap) -> tuple[SegmentRef, ...]:
     """`segments` with the swap's inputs replaced, or as they were when those are not all there."""
     names = tuple(ref.name for ref in segments)
     width = len(swap.inputs)
     for start in range(len(names) - width + 1):
         if names[start : start + width] == swap.inputs:
-            inputs = tuple(ref.without_inputs() for ref in segments[start : start + width])
-            output = replace(swap.output, inputs=inputs)
+            inputs = swap.output.inputs or segments[start : start + width]
+            output = replace(swap.output, inputs=tuple(ref.without_inputs() for ref in inputs))
             return (*segments[:start], output, *segments[start + width :])
     return segments
 

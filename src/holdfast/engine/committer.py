@@ -9,10 +9,11 @@ from typing import Any
 from holdfast.conf import StateStoreConf
 from holdfast.engine.commit import Prepared, check_prepared, next_operators
 from holdfast.engine.filenames import pack_path
-from holdfast.engine.hash_samples import HASH_NAME
+from holdfast.engine.hashing import HASH_NAME
 from holdfast.engine.manifest import Manifest, PackSlice, fingerprint
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
+from holdfast.errors import IllegalState
 
 _PACK_ALIGNMENT = 64
 
@@ -30,12 +31,12 @@ class Committer:
     def commit(
         self,
         base: Manifest,
-        based_at_ms: int,
+        based_at_ms: int | None,
         prepared: Sequence[Prepared],
         commit_id: str,
         **facts: Any,
     ) -> Manifest:
-        """Commit the version after `base`.
+        """Commit the version after `base` and return its manifest as it is stored.
 
         `facts` are further fields of the manifest, such as batch and watermark. Calling it again
         with the same `commit_id` after an unclear failure is safe: it recognises itself.
@@ -46,10 +47,10 @@ class Committer:
             for name, store in stores.items()
         }
         check_prepared(base, prepared, schemas)
+        self._check_files(base, prepared)
         packed = self._pack(base.version + 1, prepared)
         manifest = self._next(base, packed, commit_id, facts)
-        self._versions.publish(manifest, self._conf.grace_period_ms, based_at_ms)
-        return manifest
+        return self._versions.publish(manifest, self._conf.grace_period_ms, based_at_ms)
 
     def _next(
         self, base: Manifest, prepared: Sequence[Prepared], commit_id: str, facts: Mapping[str, Any]
@@ -60,15 +61,29 @@ class Committer:
             base,
             version=base.version + 1,
             parent=base.version,
+            parent_commit_id=base.commit_id,
             commit_id=commit_id,
             writer_id=self._writer_id,
             epoch=self._epoch,
             committed_at_ms=self._runtime.clock_ms(),
             hash_name=HASH_NAME,
             operators=next_operators(base, prepared, self._present(base, prepared)),
-            tags=self._versions.tags(),
+            tags=self._versions.intact_tags(),
             **facts,
         )
+
+    def _check_files(self, base: Manifest, prepared: Sequence[Prepared]) -> None:
+        """Refuse a delta whose file is not there: its task was cleaned up as a loser."""
+        for row in prepared:
+            if row.delta is None or row.inline is not None:
+                continue
+            path = row.delta.path(base.directory(row.operator, row.store, row.partition))
+            if self._versions.storage.size(path) is None:
+                raise IllegalState(
+                    f"The file {path} of the next version is missing from "
+                    f"{self._versions.storage.location}: nothing was committed. Run the batch "
+                    "again."
+                )
 
     def _present(self, base: Manifest, prepared: Sequence[Prepared]) -> set[str]:
         paths = {

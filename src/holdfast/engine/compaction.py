@@ -22,7 +22,7 @@ _SNAPSHOT_RATIO = 3
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Merge the segments start..stop of a chain (newest first) into one of this kind."""
+    """Merge a manifest's segments start..stop (newest first) into one of this kind."""
 
     start: int
     stop: int
@@ -84,9 +84,9 @@ def merge(
     bounds hide into some: an older row of the same key must not come back.
     """
     chain.usable()
-    refs = chain.refs[todo.start : todo.stop]
-    sources = chain.segments()[todo.start : todo.stop]
-    reaches_oldest = todo.stop == len(chain.refs)
+    refs = chain.entry.segments[todo.start : todo.stop]
+    read, sources = chain.between(todo.start, todo.stop)
+    reaches_oldest = todo.stop == len(chain.entry.segments)
     kind = todo.kind if reaches_oldest else "merge"
     version = refs[0].high
     view = StateView(sources, shape.layout, chain.bounds)
@@ -102,5 +102,5 @@ def merge(
             writer.add(piece)
         info = writer.finish()
     log.info("Merged %d segments of %s into %s", len(refs), storage.location, path)
-    output = SegmentRef(kind, refs[-1].low, version, attempt, info)
+    output = SegmentRef(kind, refs[-1].low, version, attempt, info, inputs=read)
     return Swap(tuple(ref.name for ref in refs), output)

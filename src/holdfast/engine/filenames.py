@@ -11,6 +11,7 @@ VERSIONS, PACKS, TAGS = "versions", "packs", "tags"
 KINDS = ("delta", "merge", "snapshot")
 PACK = "pack"
 _DATA = re.compile(r"(?P<version>\d+)-(?P<attempt>[0-9a-f]{32})\.(?P<kind>[a-z]+)")
+_NUMBER = re.compile(r"0|[1-9][0-9]*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,99}")
 
 
@@ -31,7 +32,7 @@ def manifest_path(version: int) -> str:
 def manifest_version(path: str) -> int | None:
     """The version of a manifest's path; None for other files."""
     directory, _, name = path.rpartition("/")
-    return int(name) if directory == VERSIONS and name.isdecimal() else None
+    return int(name) if directory == VERSIONS and _NUMBER.fullmatch(name) else None
 
 
 def segment_path(directory: str, version: int, attempt: str, kind: str) -> str:
@@ -53,6 +54,12 @@ def tag_path(name: str) -> str:
             "not starting with '-' or '.'."
         )
     return f"{TAGS}/{name}"
+
+
+def tag_name(path: str) -> str | None:
+    """The name of a tag's path; None for other files."""
+    directory, _, name = path.rpartition("/")
+    return name if directory == TAGS and _TAG.fullmatch(name) else None
 
 
 def data_file(path: str) -> DataFile | None:

@@ -13,10 +13,8 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from holdfast.engine.chain import StoreShape
+from holdfast.engine.hashing import HASH_NAME
 from holdfast.errors import HoldfastError, InvalidArgument
-
-HASH_NAME = "murmur3_x86_32:42/xxhash64:42"
-"""Spark's hash of the routing columns above, its xxhash64 of all key columns below."""
 
 
 def make_samples(shape: StoreShape) -> dict[str, Any]:

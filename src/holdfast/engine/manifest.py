@@ -112,6 +112,7 @@ class Manifest:
     outbox: tuple[Mapping[str, Any], ...] = ()
     delivered_through: int | None = None
     tags: Mapping[str, int] = field(default_factory=dict)
+    parent_commit_id: str | None = None
 
     def entry(self, operator: int, store: str, partition: int) -> PartitionEntry:
         """One partition's entry. Requires: it exists."""
@@ -185,8 +186,8 @@ def decode(data: pa.Buffer | bytes, name: str) -> Manifest:
 
 def _damaged(name: str, why: str) -> Corruption:
     return Corruption(
-        f"The manifest {name} is damaged: {why}. Its version cannot be opened; older ones can. "
-        "Run `holdfast verify` to see which."
+        f"The manifest {name} is damaged: {why}. Its version cannot be opened; older ones can, and "
+        "`holdfast verify` says which. To go on from the newest of those, move this file away."
     )
 
 
@@ -195,6 +196,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         "format": FORMAT,
         "version": manifest.version,
         "parent": manifest.parent,
+        "parent_commit_id": manifest.parent_commit_id,
         "commit_id": manifest.commit_id,
         "writer": {"id": manifest.writer_id, "epoch": manifest.epoch},
         "committed_at_ms": manifest.committed_at_ms,
@@ -231,6 +233,7 @@ def _from_json(body: dict[str, Any]) -> Manifest:
         outbox=tuple(body["outbox"]),
         delivered_through=body["delivered_through"],
         tags=body["tags"],
+        parent_commit_id=body["parent_commit_id"],
     )
 
 

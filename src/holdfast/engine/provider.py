@@ -13,11 +13,12 @@ import pyarrow as pa
 
 from holdfast.conf import StateStoreConf
 from holdfast.engine.chain import Chain, SegmentCache, StoreShape
-from holdfast.engine.commit import Prepared, Swap
+from holdfast.engine.commit import Prepared, Swap, fits
 from holdfast.engine.committer import Committer
 from holdfast.engine.compaction import merge, plan
 from holdfast.engine.filenames import segment_path
-from holdfast.engine.hash_samples import HASH_NAME, check_samples, make_samples
+from holdfast.engine.hash_samples import check_samples, make_samples
+from holdfast.engine.hashing import HASH_NAME
 from holdfast.engine.manifest import (
     Manifest,
     PartitionEntry,
@@ -69,11 +70,14 @@ class _Counters:
 
 @dataclass
 class Opened:
-    """A version as the provider keeps it open: its manifest, its chain, and when it was newest."""
+    """A version as the provider keeps it open.
+
+    `based_at_ms` is when, by the monotonic clock, it was known to be the newest, if it was.
+    """
 
     manifest: Manifest
     chain: Chain
-    based_at_ms: int
+    based_at_ms: int | None
 
 
 @dataclass
@@ -103,6 +107,8 @@ class EngineProvider(StateStoreProvider):
         self._open: OrderedDict[int, Opened] = OrderedDict()
         self._swaps: list[Swap] = []
         self._lock = threading.RLock()
+        self._commits = threading.Lock()
+        """Held to commit and to clean up: a clean-up must know every merge a commit may use."""
         self._closed = False
 
     @abstractmethod
@@ -139,10 +145,9 @@ class EngineProvider(StateStoreProvider):
         return SegmentCache(self._storage, self._directory, self.shape.layout)
 
     def _check_stored(self) -> None:
-        newest = self._versions.newest()
-        if newest is None:
+        manifest = self._versions.newest_intact()
+        if manifest is None:
             return
-        manifest = self._versions.load(newest)
         stored = manifest.operators.get(self._id.operator_id, {}).get(self._id.store_name)
         if stored is not None:
             check_same_store(stored, self.shape, str(self._id))
@@ -182,7 +187,6 @@ class EngineProvider(StateStoreProvider):
             return opened
 
     def _load(self, version: int) -> Opened:
-        based_at_ms = self._runtime.monotonic_ms()
         try:
             manifest = self._versions.load(version)
         except VersionNotFound:
@@ -192,7 +196,7 @@ class EngineProvider(StateStoreProvider):
         if self._conf.max_versions_to_retain_in_memory == 0:
             self._cache = self._new_cache()
         entry = self._entry(manifest)
-        return Opened(manifest, Chain(entry, version, self._cache), based_at_ms)
+        return Opened(manifest, Chain(entry, version, self._cache), based_at_ms=None)
 
     def _entry(self, manifest: Manifest) -> PartitionEntry:
         try:
@@ -254,34 +258,31 @@ class EngineProvider(StateStoreProvider):
     def publish(self, opened: Opened, attempt: Attempt) -> str:
         """Commit a prepared attempt and return the file its delta is in. Not in a query."""
         attempt.published = True
-        try:
-            manifest = self._committer.commit(
-                opened.manifest, opened.based_at_ms, [attempt.prepared], attempt.commit_id
-            )
-        except Conflict:
-            attempt.published = False
-            raise
-        with self._lock:
-            self.committed(manifest)
+        with self._commits:
+            newest_at_ms = self._runtime.monotonic_ms()
+            try:
+                manifest = self._committer.commit(
+                    opened.manifest, opened.based_at_ms, [attempt.prepared], attempt.commit_id
+                )
+            except Conflict:
+                attempt.published = False
+                raise
+            self.committed(manifest, newest_at_ms)
         entry = self._entry(manifest)
         if attempt.prepared.delta is None:
             return f"{self._storage.location}/versions/{manifest.version}"
         return f"{self._storage.location}/{entry.segments[0].path(self._directory)}"
 
-    def committed(self, manifest: Manifest) -> None:
-        """Take note of a version that was committed with an attempt of this provider."""
+    def committed(self, manifest: Manifest, newest_at_ms: int | None = None) -> None:
+        """Take note of a version that was committed with an attempt of this provider.
+
+        `newest_at_ms` is when, by the monotonic clock, it surely was the newest.
+        """
         with self._lock:
             entry = self._entry(manifest)
-            standing = {ref.name for ref in entry.segments}
-            covered = {part.name for ref in entry.segments for part in ref.inputs}
-            self._swaps = [
-                swap
-                for swap in self._swaps
-                if swap.output.name not in standing and not covered.intersection(swap.inputs)
-            ]
+            self._swaps = [swap for swap in self._swaps if fits(entry.segments, swap)]
             chain = Chain(entry, manifest.version, self._cache)
-            opened = Opened(manifest, chain, self._runtime.monotonic_ms())
-            self._keep(manifest.version, opened)
+            self._keep(manifest.version, Opened(manifest, chain, newest_at_ms))
 
     def discard(self, attempt: Attempt) -> None:
         """Remove the files of an attempt that surely was not committed."""
@@ -320,11 +321,11 @@ class EngineProvider(StateStoreProvider):
 
     def _merge_inside_batch(self, chain: Chain) -> None:
         """A chain at its limit is merged before the batch goes on: reads must stay quick."""
-        if len(chain.refs) >= self._conf.max_segments and not self._swaps:
+        if len(chain.entry.segments) >= self._conf.max_segments and not self._swaps:
             self._merge(chain)
 
     def _merge(self, chain: Chain) -> bool:
-        todo = plan(chain.refs, self._conf)
+        todo = plan(chain.entry.segments, self._conf)
         if todo is None:
             return False
         swap = merge(
@@ -357,17 +358,25 @@ class EngineProvider(StateStoreProvider):
         """Merge what is due at the newest version; the next commit swaps the result in."""
         newest = self._versions.newest()
         with self._lock:
-            if newest is None or self._swaps:
+            if newest is None:
                 return False
-            manifest = self._versions.load(newest)
-            chain = Chain(self._entry(manifest), newest, self._cache)
+            entry = self._entry(self._versions.load(newest))
+            self._swaps = [swap for swap in self._swaps if self._may_swap(entry, swap)]
+            if self._swaps:
+                return False
+            chain = Chain(entry, newest, self._cache)
         return self._merge(chain)
+
+    def _may_swap(self, entry: PartitionEntry, swap: Swap) -> bool:
+        path = swap.output.path(self._directory)
+        return fits(entry.segments, swap) and self._storage.size(path) is not None
 
     def cleanup(self) -> None:
         """Remove versions beyond retention and files nothing needs. In a query the driver does."""
         if not self._in_query:
-            spared = {swap.output.path(self._directory) for swap in self._swaps}
-            clean(self._versions, self._runtime, self._conf, spared)
+            with self._commits:
+                spared = {swap.output.path(self._directory) for swap in self._swaps}
+                clean(self._versions, self._runtime, self._conf, spared)
 
     @property
     def swaps(self) -> tuple[Swap, ...]:

@@ -8,14 +8,21 @@ import logging
 import xxhash
 
 from holdfast.engine.commit import Verdict, judge_create, still_newest
-from holdfast.engine.filenames import TAGS, VERSIONS, manifest_path, manifest_version, tag_path
+from holdfast.engine.filenames import (
+    TAGS,
+    VERSIONS,
+    manifest_path,
+    manifest_version,
+    tag_name,
+    tag_path,
+)
 from holdfast.engine.manifest import Manifest, decode, encode
 from holdfast.engine.storage import BlobNotFound, Runtime, Storage
 from holdfast.errors import Conflict, Corruption, InvalidArgument, Unavailable, VersionNotFound
 
 log = logging.getLogger(__name__)
 _CREATE_ATTEMPTS = 4
-_TAG_MAGIC = "HOLDFAST-TAG 1"
+_TAG_MAGIC, _TAG_FORMAT = "HOLDFAST-TAG", "1"
 
 
 class VersionLog:
@@ -53,25 +60,39 @@ class VersionLog:
             )
         return manifest
 
-    def publish(self, manifest: Manifest, grace_ms: int, based_at_ms: int) -> None:
-        """Create the manifest's version: the commit point.
+    def publish(self, manifest: Manifest, grace_ms: int, based_at_ms: int | None) -> Manifest:
+        """Create the manifest's version, the commit point, and return it as it is stored.
 
-        `based_at_ms` is when, by the monotonic clock, its parent was known to be the newest.
-        Raises Conflict when another writer has that version or a later one.
+        That is what an earlier attempt with the same commit id wrote, if one got through.
+        `based_at_ms` is when, by the monotonic clock, its parent was known to be the newest; None
+        when that is not known. Raises Conflict when another writer has that version or a later
+        one.
         """
-        verdict = self._create(manifest)
-        waited_ms = self._runtime.monotonic_ms() - based_at_ms
-        if verdict is Verdict.COMMITTED and waited_ms * 2 >= grace_ms:
-            verdict = still_newest(verdict, manifest.version, self.newest(), waited_ms, grace_ms)
-            if verdict is Verdict.CONFLICT:
-                self.storage.delete(manifest_path(manifest.version))
+        verdict, stored = self._create(manifest)
+        if verdict is Verdict.COMMITTED:
+            now_ms = self._runtime.monotonic_ms()
+            waited_ms = grace_ms if based_at_ms is None else now_ms - based_at_ms
+            if waited_ms * 2 >= grace_ms:
+                newest = self._newest_without(manifest)
+                verdict = still_newest(verdict, manifest.version, newest, waited_ms, grace_ms)
+                if verdict is Verdict.CONFLICT:
+                    self.storage.delete(manifest_path(manifest.version))
         if verdict is Verdict.CONFLICT:
             raise Conflict(
                 f"Version {manifest.version} of {self.storage.location} was committed by another "
                 "writer. This one must stop; reopen to continue from the newest version."
             )
+        return stored
 
-    def _create(self, manifest: Manifest) -> Verdict:
+    def _newest_without(self, manifest: Manifest) -> int | None:
+        """The newest version, unless those after `manifest` were built on it."""
+        versions = self.versions()
+        following = manifest.version + 1
+        if following in versions and self.load(following).parent_commit_id == manifest.commit_id:
+            return manifest.version
+        return versions[-1] if versions else None
+
+    def _create(self, manifest: Manifest) -> tuple[Verdict, Manifest]:
         path, data = manifest_path(manifest.version), encode(manifest)
         failure: Unavailable | None = None
         for _ in range(_CREATE_ATTEMPTS):
@@ -81,32 +102,67 @@ class VersionLog:
             except Unavailable as error:
                 failure = error
                 log.warning("No clear answer on creating version %d: %s", manifest.version, error)
-            existing = None if created else self._commit_id(manifest.version)
-            verdict = judge_create(created, existing, manifest.commit_id)
+            existing = None if created else self._load_or_none(manifest.version)
+            commit_id = None if existing is None else existing.commit_id
+            verdict = judge_create(created, commit_id, manifest.commit_id)
             if verdict is not Verdict.RETRY:
-                return verdict
+                return verdict, manifest if existing is None else existing
         raise failure or Unavailable(f"Could not create {path} in {self.storage.location}.")
 
-    def _commit_id(self, version: int) -> str | None:
+    def _load_or_none(self, version: int) -> Manifest | None:
         try:
-            return self.load(version).commit_id
+            return self.load(version)
         except VersionNotFound:
             return None
 
+    def newest_intact(self) -> Manifest | None:
+        """The newest manifest that can be read, or None where nothing was ever committed.
+
+        Damaged ones above it are named in the log; where all are damaged it is Corruption.
+        """
+        failure: Corruption | None = None
+        for version in reversed(self.versions()):
+            try:
+                return self.load(version)
+            except VersionNotFound:
+                continue
+            except Corruption as error:
+                log.warning("%s", error)
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return None
+
     def tags(self) -> dict[str, int]:
-        """Every tag with its version."""
-        names = [blob.path.rpartition("/")[2] for blob in self.storage.list(TAGS)]
-        found = {name: self._read_tag(name) for name in names}
+        """Every tag with its version. Raises Corruption when one is damaged."""
+        found = {name: self.read_tag(name) for name in self._tag_names()}
         return {name: version for name, version in found.items() if version is not None}
+
+    def intact_tags(self) -> dict[str, int]:
+        """Every tag that can be read; a damaged one is named in the log."""
+        found: dict[str, int] = {}
+        for name in self._tag_names():
+            try:
+                version = self.read_tag(name)
+            except Corruption as error:
+                log.warning("%s", error)
+                continue
+            if version is not None:
+                found[name] = version
+        return found
+
+    def _tag_names(self) -> list[str]:
+        found = (tag_name(blob.path) for blob in self.storage.list(TAGS))
+        return [name for name in found if name is not None]
 
     def tag(self, name: str, version: int) -> None:
         """Name a version. A name that is taken by another version is refused."""
         path = tag_path(name)
         self.load(version)
-        body = json.dumps({"version": version})
-        text = f"{_TAG_MAGIC} {xxhash.xxh3_64_hexdigest(body.encode())} {body}\n"
+        body = json.dumps({"name": name, "version": version})
+        text = f"{_TAG_MAGIC} {_TAG_FORMAT} {_checksum(body.encode()).decode()} {body}\n"
         if not self.storage.create_if_absent(path, text.encode()):
-            taken = self._read_tag(name)
+            taken = self.read_tag(name)
             if taken != version:
                 raise InvalidArgument(
                     f"The tag {name!r} already names version {taken}. Remove it first, or choose "
@@ -120,18 +176,29 @@ class VersionLog:
             raise InvalidArgument(f"There is no tag {name!r} in {self.storage.location}.")
         self.storage.delete(path)
 
-    def _read_tag(self, name: str) -> int | None:
+    def read_tag(self, name: str) -> int | None:
+        """The version a tag names, None where there is no such tag; Corruption when damaged."""
         path = tag_path(name)
         try:
-            text = bytes(self.storage.read(path)).decode()
-            magic, checksum, body = text[:14], text[15:31], text[32:-1]
-            if magic == _TAG_MAGIC and checksum == xxhash.xxh3_64_hexdigest(body.encode()):
-                return int(json.loads(body)["version"])
+            raw = bytes(self.storage.read(path))
         except BlobNotFound:
             return None
-        except UnicodeDecodeError:
-            pass
+        magic, form, checksum, body = [*raw.rstrip(b"\n").split(b" ", 3), *[b""] * 3][:4]
+        if magic == _TAG_MAGIC.encode() and form.isdigit() and form != _TAG_FORMAT.encode():
+            raise InvalidArgument(
+                f"The tag {self.storage.location}/{path} is in format {form.decode()}; this "
+                f"release reads format {_TAG_FORMAT}. Upgrade holdfast to a release that reads it.",
+                condition="STATE_STORE_UNSUPPORTED_FORMAT",
+            )
+        if magic == _TAG_MAGIC.encode() and checksum == _checksum(body):
+            tag = json.loads(body)
+            if tag["name"] == name:
+                return int(tag["version"])
         raise Corruption(
             f"The tag {self.storage.location}/{path} is damaged. Delete that file and tag the "
             "version again; until then nothing is cleaned up."
         )
+
+
+def _checksum(body: bytes) -> bytes:
+    return xxhash.xxh3_64_hexdigest(body).encode()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.conf import StateStoreConf
 from holdfast.engine.filenames import PACKS, VERSIONS, data_file, manifest_path
-from holdfast.engine.manifest import Manifest
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
 
@@ -53,20 +52,6 @@ def retired_versions(
         if now_ms - committed_at_ms[ordered[successor]] >= grace_ms:
             retired.append(version)
     return retired
-
-
-def own_files(listed: Iterable[str], manifests: Iterable[Manifest]) -> list[str]:
-    """The listed files that lie where these manifests put theirs.
-
-    A root may have others below it: a provider's named store lies in its default store's
-    directory, each with a history of its own.
-    """
-    directories = {PACKS} | {
-        manifest.directory(operator, store, entry.index)
-        for manifest in manifests
-        for operator, store, entry in manifest.partitions()
-    }
-    return [path for path in listed if path.rpartition("/")[0] in directories]
 
 
 def dead_files(
@@ -127,7 +112,6 @@ def clean(
         for v, manifest in manifests.items()
         if v not in set(retired)
     }
-    listed = own_files(found, manifests.values())
     files = dead_files(listed, kept, spared, now_ms, conf.grace_period_ms)
     for path in files:
         storage.delete(path)

@@ -1,0 +1,204 @@
+"""Cells as people type them and as JSON shows them.
+
+`parse_row(schema, texts)` reads one text for each column by its type; `row_json(schema, row)` is
+a row as JSON can hold it, exactly: decimals and times as text, binary as hex.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from holdfast.errors import InvalidArgument
+from holdfast.types import (
+    ArrayType,
+    AtomicType,
+    DataType,
+    DecimalType,
+    IntervalType,
+    MapType,
+    Row,
+    Schema,
+    StringType,
+    StructType,
+    TimeType,
+)
+
+_DURATION = re.compile(
+    r"(?P<sign>-?)P(?:(?P<days>\d+)D)?"
+    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,6})?)S)?)?"
+)
+_INTEGERS = ("byte", "short", "integer", "long")
+_HOW = {
+    "boolean": "true or false",
+    "binary": "hexadecimal digits",
+    "date": "a date such as 2026-01-31",
+    "timestamp": "a time such as 2026-01-31T12:00:00Z (without a zone it is UTC)",
+    "timestamp_ntz": "a time without a zone such as 2026-01-31T12:00:00",
+}
+
+
+def parse_row(schema: Schema, texts: Sequence[str]) -> Row:
+    """A row out of one text for each column. Raises InvalidArgument naming the column."""
+    if len(texts) != len(schema):
+        raise InvalidArgument(f"({schema.ddl()}) has {len(schema)} columns, not {len(texts)}.")
+    return tuple(
+        parse_cell(column.type, text, column.name)
+        for column, text in zip(schema.fields, texts, strict=True)
+    )
+
+
+def parse_json_row(schema: Schema, text: str) -> Row:
+    """A row out of a JSON array, or an object by column name; null is null."""
+    try:
+        found = json.loads(text, parse_float=Decimal)
+    except ValueError:
+        raise InvalidArgument("The key is not JSON.") from None
+    if isinstance(found, dict) and set(found) == set(schema.names):
+        found = [found[name] for name in schema.names]
+    if not isinstance(found, list) or len(found) != len(schema):
+        raise InvalidArgument(
+            f"The key is a JSON array with {len(schema)} cells or an object with the names of "
+            f"({schema.ddl()})."
+        )
+    return tuple(
+        _checked(column.type, column.name, from_json, cell)
+        for column, cell in zip(schema.fields, found, strict=True)
+    )
+
+
+def parse_cell(kind: DataType, text: str, name: str) -> Any:
+    """A cell out of what somebody typed; arrays and structs are JSON."""
+    if isinstance(kind, StringType):
+        return text
+    nested = isinstance(kind, (ArrayType, StructType, MapType))
+    return _checked(kind, name, _from_json_text if nested else from_json, text)
+
+
+def _from_json_text(kind: DataType, text: str) -> Any:
+    return from_json(kind, json.loads(text, parse_float=Decimal))
+
+
+def _checked(kind: DataType, name: str, read: Callable[[DataType, Any], Any], cell: Any) -> Any:
+    try:
+        return read(kind, cell)
+    except (ValueError, TypeError, KeyError, AttributeError, InvalidOperation):
+        how = _HOW.get(str(kind), f"of type {kind}")
+        raise InvalidArgument(f"The cell for column {name!r} is not {how}.") from None
+
+
+def from_json(kind: DataType, cell: Any) -> Any:
+    """A cell out of JSON or text, in a form `RowCodec.encode` takes. Raises ValueError and such."""
+    if cell is None:
+        return None
+    if isinstance(kind, ArrayType):
+        return [from_json(kind.element, item) for item in cell]
+    if isinstance(kind, StructType):
+        cells = [cell[f.name] for f in kind.fields] if isinstance(cell, dict) else cell
+        pairs = zip(kind.fields, cells, strict=True)
+        return tuple(from_json(f.type, item) for f, item in pairs)
+    if isinstance(kind, StringType):
+        return str(cell)
+    if isinstance(kind, DecimalType):
+        return Decimal(str(cell))
+    if isinstance(kind, TimeType):
+        return time.fromisoformat(cell)
+    if isinstance(kind, IntervalType):
+        return int(cell) if kind.year_month else duration(cell)
+    return _atomic_from_json(str(kind) if not isinstance(kind, AtomicType) else kind.name, cell)
+
+
+def _atomic_from_json(name: str, cell: Any) -> Any:
+    if name in _INTEGERS:
+        return int(str(cell))
+    if name in ("float", "double"):
+        return float(cell)
+    if name == "boolean":
+        return {"true": True, "false": False}[str(cell).lower()]
+    if name == "binary":
+        return bytes.fromhex(cell.removeprefix("0x"))
+    if name == "date":
+        return date.fromisoformat(cell)
+    if name == "timestamp":
+        moment = datetime.fromisoformat(cell)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if name == "timestamp_ntz":
+        return datetime.fromisoformat(cell)
+    raise ValueError(name)
+
+
+def duration(text: str) -> timedelta:
+    """An ISO 8601 duration of days to microseconds, such as P1DT2H3M4.5S."""
+    match = _DURATION.fullmatch(text)
+    if match is None or text.endswith(("P", "T")):
+        raise ValueError
+    seconds = Decimal(match["seconds"] or 0)
+    length = timedelta(
+        days=int(match["days"] or 0),
+        hours=int(match["hours"] or 0),
+        minutes=int(match["minutes"] or 0),
+        microseconds=int(seconds * 1_000_000),
+    )
+    return -length if match["sign"] else length
+
+
+def duration_text(length: timedelta) -> str:
+    """The same the other way round."""
+    if length < timedelta(0):
+        return "-" + duration_text(-length)
+    hours, rest = divmod(length.seconds, 3600)
+    minutes, seconds = divmod(rest, 60)
+    fraction = f".{length.microseconds:06}".rstrip("0") if length.microseconds else ""
+    parts = [(hours, "H"), (minutes, "M")]
+    clock = "".join(f"{number}{unit}" for number, unit in parts if number)
+    if seconds or fraction:
+        clock += f"{seconds}{fraction}S"
+    days = f"{length.days}D" if length.days else ""
+    return f"P{days}{'T' + clock if clock else ''}" if days or clock else "PT0S"
+
+
+def row_json(schema: Schema, row: Row) -> dict[str, Any]:
+    """A row as a JSON object by column name."""
+    pairs = zip(schema.fields, row, strict=True)
+    return {column.name: cell_json(column.type, cell) for column, cell in pairs}
+
+
+def cell_json(kind: DataType, cell: Any) -> Any:
+    """A canonical cell as JSON can hold it."""
+    if cell is None:
+        return None
+    if isinstance(kind, ArrayType):
+        return [cell_json(kind.element, item) for item in cell]
+    if isinstance(kind, StructType):
+        pairs = zip(kind.fields, cell, strict=True)
+        return {f.name: cell_json(f.type, item) for f, item in pairs}
+    if isinstance(kind, MapType):
+        if isinstance(kind.key, StringType):
+            return {key: cell_json(kind.value, item) for key, item in cell.items()}
+        return [[cell_json(kind.key, k), cell_json(kind.value, v)] for k, v in cell.items()]
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(cell, "NaN")
+    if isinstance(cell, bytes):
+        return cell.hex()
+    if isinstance(cell, (datetime, date, time)):
+        return cell.isoformat().replace("+00:00", "Z")
+    if isinstance(cell, timedelta):
+        return duration_text(cell)
+    if isinstance(cell, Decimal):
+        return str(cell)
+    if isinstance(cell, tuple):
+        return [cell_json(kind, item) for item in cell]
+    return cell
+
+
+def cell_text(kind: DataType, cell: Any) -> str:
+    """A canonical cell as a table shows it."""
+    shown = cell_json(kind, cell)
+    if isinstance(shown, str):
+        return shown
+    return json.dumps(shown, ensure_ascii=False)

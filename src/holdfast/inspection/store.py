@@ -1,0 +1,181 @@
+"""Reading one store of a root at any of its versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.engine.chain import StoreShape
+from holdfast.engine.manifest import PartitionEntry, StoreEntry
+from holdfast.engine.statestore import scan_table
+from holdfast.engine.writer import PartitionReader, rows_table
+from holdfast.errors import InvalidArgument, VersionNotFound
+from holdfast.inspection.differ import diff_partition
+from holdfast.inspection.model import Change, ChangeKind, Diff, KeyVersion
+from holdfast.store import Row
+from holdfast.types import Schema
+
+if TYPE_CHECKING:
+    from holdfast.inspection.root import Root
+
+At = int | str | None
+
+
+class InspectedStore:
+    """One store over all its partitions, or one of them, at any version."""
+
+    def __init__(self, root: Root, operator: int, name: str, partition: int | None) -> None:
+        self.root = root
+        self.operator = operator
+        self.name = name
+        self.partition = partition
+
+    @property
+    def key_schema(self) -> Schema:
+        """The columns of a key in the newest version."""
+        return self._newest().key_schema
+
+    @property
+    def value_schema(self) -> Schema:
+        """The columns of a value in the newest version."""
+        return self._newest().value_schema
+
+    def get(self, key: Any, at: At = None) -> Row | None:
+        """The value of a key at a version, or None."""
+        return self._get(key, self.root.resolve(at))
+
+    def key_history(self, key: Any) -> list[KeyVersion]:
+        """The versions in which a key came, changed or went, oldest first.
+
+        The oldest version there is counts as the one it came in. Versions whose manifest is
+        damaged are left out.
+        """
+        found: list[KeyVersion] = []
+        before: Row | None = None
+        for line in reversed(self.root.history()):
+            if line.problem is not None or line.committed_at_ms is None:
+                continue
+            value = self._get(key, line.version)
+            if not _same(before, value):
+                change = _kind_of_change(before, value)
+                found.append(KeyVersion(line.version, line.committed_at_ms, change, value))
+            before = value
+        return found
+
+    def scan(
+        self, at: At = None, columns: Sequence[str] | None = None, where: Any = None
+    ) -> pa.Table:
+        """The state at a version as a table; `where` is a pyarrow.compute expression."""
+        chosen = None if columns is None else list(columns)
+        tables = [
+            scan_table(reader, reader.pieces(), chosen, where)
+            for reader in self._readers(self.root.resolve(at)).values()
+        ]
+        return pa.concat_tables(tables)
+
+    def head(
+        self, limit: int, at: At = None, columns: Sequence[str] | None = None, where: Any = None
+    ) -> tuple[pa.Table, bool]:
+        """The first rows of a scan, and whether there are more. Reads no further than that."""
+        readers = list(self._readers(self.root.resolve(at)).values())
+        wanted = list(self._columns(readers[0].shape) if columns is None else columns)
+        self._check_columns(readers[0].shape, wanted)
+        parts: list[pa.Table] = []
+        rows = 0
+        for table in self._tables(readers):
+            part = (table if where is None else table.filter(where)).select(wanted)
+            parts.append(part)
+            rows += part.num_rows
+            if rows > limit:
+                break
+        if not parts:
+            return scan_table(readers[0], iter(()), wanted, None), False
+        return pa.concat_tables(parts).slice(0, limit), rows > limit
+
+    def diff(self, before: At, after: At = None, limit: int | None = None) -> Diff:
+        """What changed from one version to another, key by key.
+
+        At most `limit` changes are listed (None: all); the counts are of all of them.
+        """
+        old, new = self.root.resolve(before), self.root.resolve(after)
+        counts: dict[ChangeKind, int] = {"added": 0, "changed": 0, "removed": 0}
+        changes: list[Change] = []
+        new_readers = self._readers(new)
+        for index, reader in self._readers(old).items():
+            room = None if limit is None else limit - len(changes)
+            opener = self.root.cache(self.operator, self.name, index, reader.shape).open
+            part = diff_partition(reader, new_readers[index], opener, room)
+            changes += part.changes
+            for kind in counts:
+                counts[kind] += part.counts[kind]
+        return Diff(old, new, **counts, changes=tuple(changes))
+
+    def _get(self, key: Any, version: int) -> Row | None:
+        manifest = self.root.manifest(version)
+        entry = manifest.operators.get(self.operator, {}).get(self.name)
+        if entry is None:
+            return None
+        shape = self.root.shape(entry)
+        part = _partition_of(shape, entry, shape.keys.encode(key))
+        if self.partition not in (None, part.index):
+            return None
+        return self.root.reader(manifest, self.operator, self.name, part).get(key)
+
+    def _tables(self, readers: Sequence[PartitionReader]) -> Iterator[pa.Table]:
+        for reader in readers:
+            for piece in reader.pieces():
+                yield rows_table(reader.shape, piece)
+
+    def _readers(self, version: int) -> dict[int, PartitionReader]:
+        manifest = self.root.manifest(version)
+        return {
+            entry.index: self.root.reader(manifest, self.operator, self.name, entry)
+            for entry in self._entries(version)
+        }
+
+    def _entries(self, version: int) -> list[PartitionEntry]:
+        entry = self.root.manifest(version).operators.get(self.operator, {}).get(self.name)
+        if entry is None:
+            raise VersionNotFound(
+                f"Version {version} of {self.root.location} has no store {self.name!r} in operator "
+                f"{self.operator}: it was added later."
+            )
+        return [part for part in entry.partitions if self.partition in (None, part.index)]
+
+    def _newest(self) -> StoreEntry:
+        return self.root.newest_readable().operators[self.operator][self.name]
+
+    @staticmethod
+    def _columns(shape: StoreShape) -> tuple[str, ...]:
+        return (*shape.key_schema.names, *shape.value_schema.names)
+
+    def _check_columns(self, shape: StoreShape, names: Sequence[str]) -> None:
+        known = self._columns(shape)
+        for name in names:
+            if name not in known:
+                raise InvalidArgument(f"There is no column {name!r}; there are {list(known)}.")
+
+    def __repr__(self) -> str:
+        part = "" if self.partition is None else f", partition={self.partition}"
+        return f"InspectedStore[{self.root.location}, {self.operator}/{self.name}{part}]"
+
+
+def _partition_of(shape: StoreShape, entry: StoreEntry, key: Row) -> PartitionEntry:
+    """Where a key lies. A provider's store on its own has one partition, whatever the hash."""
+    if len(entry.partitions) == 1:
+        return entry.partitions[0]
+    top = shape.hasher.hash_row(key) >> 32
+    return next(part for part in entry.partitions if top % part.modulus == part.index)
+
+
+def _kind_of_change(before: Row | None, after: Row | None) -> ChangeKind:
+    if before is None:
+        return "added"
+    return "removed" if after is None else "changed"
+
+
+def _same(before: Row | None, after: Row | None) -> bool:
+    # By text too, for NaN differs from itself.
+    return before == after or repr(before) == repr(after)

@@ -203,12 +203,10 @@ class Database:
         for provider in self._providers:
             provider.do_snapshot()
         with self._lock:
-            spared = {
-                swap.output.path(f"{OPERATOR}/{number}")
-                for number, provider in enumerate(self._providers)
-                for swap in provider.swaps
-            }
-            clean(self._versions, self.runtime, self._conf, spared)
+            clean(self._versions, self.runtime, self._conf, self._waiting_files)
+
+    def _waiting_files(self) -> set[str]:
+        return {path for provider in self._providers for path in provider.waiting_files()}
 
     def close(self) -> None:
         """End the background maintenance and let go of everything."""

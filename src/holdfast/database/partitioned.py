@@ -133,7 +133,7 @@ class PartitionedStore(PartitionedReader, StateStore):
         self._commit = commit
         self._committed = False
         self._unclear = False
-        """Whether a manifest may name the files of this update although no answer came."""
+        """Whether a manifest may name the files of this update; then clean-up decides on them."""
 
     def put(self, key: Any, value: Any, expires_ms: int | None = None) -> None:
         """Set a key; with `expires_ms` it is gone once `expire` is called with that time."""
@@ -187,7 +187,6 @@ class PartitionedStore(PartitionedReader, StateStore):
             self._unclear = True
             self._commit(self._parts)
         except Conflict:
-            self._unclear = False
             self.abort()
             raise
         self._committed = True

@@ -69,18 +69,36 @@ def judge_create(created: bool | None, existing_commit_id: str | None, commit_id
     return Verdict.COMMITTED if existing_commit_id == commit_id else Verdict.CONFLICT
 
 
+def may_have_aged(waited_ms: int | None, grace_ms: int) -> bool:
+    """Whether a version after the base may have been committed and removed again meanwhile.
+
+    `waited_ms` is the time since no version after the base existed, None when that was never
+    known. Within half the grace period no manifest can have gone.
+    """
+    return waited_ms is None or waited_ms * 2 >= grace_ms
+
+
 def still_newest(
-    verdict: Verdict, version: int, newest: int | None, waited_ms: int, grace_ms: int
+    verdict: Verdict, version: int, commit_id: str, newest: int | None, next_parent: str | None
 ) -> Verdict:
-    """Whether a created version really is the end of the history.
+    """Whether a version created after a long time is part of the history.
 
     A writer that slept past the grace period may have re-created a version that its successors
-    committed and retention removed. Requires: `newest` was listed after the create, or `waited_ms`
-    is below half the grace period, in which no manifest can have gone.
+    committed and retention removed. `next_parent` is the commit id that the manifest of the next
+    version names as its parent, None where there is none. Requires: `newest` was listed, and the
+    next version read, after the create.
     """
-    if verdict is not Verdict.COMMITTED or waited_ms * 2 < grace_ms:
+    if verdict is not Verdict.COMMITTED or newest is None or newest <= version:
         return verdict
-    return Verdict.CONFLICT if newest is not None and newest > version else verdict
+    return verdict if next_parent == commit_id else Verdict.CONFLICT
+
+
+def is_stray(commit_id: str, next_parent: str | None) -> bool:
+    """Whether a created version surely has no place in the history, and may be taken back.
+
+    Where the next version is gone nobody can tell: the manifest stays, and retention removes it.
+    """
+    return next_parent is not None and next_parent != commit_id
 
 
 def check_prepared(

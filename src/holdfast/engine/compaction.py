@@ -10,7 +10,7 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.chain import Chain, StoreShape
 from holdfast.engine.commit import Swap
 from holdfast.engine.filenames import segment_path
-from holdfast.engine.manifest import SegmentRef
+from holdfast.engine.manifest import PartitionEntry, SegmentRef
 from holdfast.engine.segment import SegmentWriter
 from holdfast.engine.storage import Storage
 from holdfast.engine.view import StateView
@@ -74,6 +74,16 @@ def _tier(size: int, fanout: int) -> int:
     return tier
 
 
+def output_path(entry: PartitionEntry, todo: Plan, directory: str, attempt: str) -> str:
+    """The file that `merge` will write."""
+    kind = _kind(entry, todo)
+    return segment_path(directory, entry.segments[todo.start].high, attempt, kind)
+
+
+def _kind(entry: PartitionEntry, todo: Plan) -> str:
+    return todo.kind if todo.stop == len(entry.segments) else "merge"
+
+
 def merge(
     chain: Chain, todo: Plan, shape: StoreShape, storage: Storage, directory: str, attempt: str,
     compression: str,
@@ -87,10 +97,8 @@ def merge(
     refs = chain.entry.segments[todo.start : todo.stop]
     read, sources = chain.between(todo.start, todo.stop)
     reaches_oldest = todo.stop == len(chain.entry.segments)
-    kind = todo.kind if reaches_oldest else "merge"
-    version = refs[0].high
     view = StateView(sources, shape.layout, chain.bounds)
-    path = segment_path(directory, version, attempt, kind)
+    path = output_path(chain.entry, todo, directory, attempt)
     with storage.open_writer(path) as blob:
         writer = SegmentWriter(
             blob,
@@ -102,5 +110,6 @@ def merge(
             writer.add(piece)
         info = writer.finish()
     log.info("Merged %d segments of %s into %s", len(refs), storage.location, path)
-    output = SegmentRef(kind, refs[-1].low, version, attempt, info, inputs=read)
+    kind = _kind(chain.entry, todo)
+    output = SegmentRef(kind, refs[-1].low, refs[0].high, attempt, info, inputs=read)
     return Swap(tuple(ref.name for ref in refs), output)

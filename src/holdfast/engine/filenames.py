@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from holdfast.errors import InvalidArgument
 
-VERSIONS, PACKS, TAGS = "versions", "packs", "tags"
+VERSIONS, PACKS, TAGS, RETIRING = "versions", "packs", "tags", "retiring"
 KINDS = ("delta", "merge", "snapshot")
 PACK = "pack"
-_DATA = re.compile(r"(?P<version>\d+)-(?P<attempt>[0-9a-f]{32})\.(?P<kind>[a-z]+)")
-_NUMBER = re.compile(r"0|[1-9][0-9]*")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
+_DATA = re.compile(rf"(?P<version>{_NUMBER.pattern})-(?P<attempt>[0-9a-f]{{32}})\.(?P<kind>[a-z]+)")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,99}")
 
 
@@ -60,6 +60,11 @@ def tag_name(path: str) -> str | None:
     """The name of a tag's path; None for other files."""
     directory, _, name = path.rpartition("/")
     return name if directory == TAGS and _TAG.fullmatch(name) else None
+
+
+def retiring_path(attempt: str) -> str:
+    """Where a clean-up notes which versions it is about to remove."""
+    return f"{RETIRING}/{attempt}"
 
 
 def data_file(path: str) -> DataFile | None:

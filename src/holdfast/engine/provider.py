@@ -15,7 +15,7 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.chain import Chain, SegmentCache, StoreShape
 from holdfast.engine.commit import Prepared, Swap, fits
 from holdfast.engine.committer import Committer
-from holdfast.engine.compaction import merge, plan
+from holdfast.engine.compaction import merge, output_path, plan
 from holdfast.engine.filenames import segment_path
 from holdfast.engine.hash_samples import check_samples, make_samples
 from holdfast.engine.hashing import HASH_NAME
@@ -33,7 +33,7 @@ from holdfast.engine.statestore import EngineReadStateStore, EngineStateStore
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions import VersionLog
 from holdfast.engine.writer import PartitionReader, PartitionWriter, Sealed
-from holdfast.errors import Closed, Conflict, InvalidArgument, VersionNotFound
+from holdfast.errors import Closed, InvalidArgument, VersionNotFound
 from holdfast.ids import StateStoreId
 from holdfast.store import (
     StateStoreCustomMetric,
@@ -89,6 +89,7 @@ class Attempt:
     prepared: Prepared
     files: list[str] = field(default_factory=list)
     published: bool = False
+    """Whether a manifest may name the files: from then on only a clean-up can tell."""
 
 
 class EngineProvider(StateStoreProvider):
@@ -106,6 +107,8 @@ class EngineProvider(StateStoreProvider):
         self._counters = _Counters()
         self._open: OrderedDict[int, Opened] = OrderedDict()
         self._swaps: list[Swap] = []
+        self._merging: set[str] = set()
+        """Files of merges under way."""
         self._lock = threading.RLock()
         self._commits = threading.Lock()
         """Held to commit and to clean up: a clean-up must know every merge a commit may use."""
@@ -260,13 +263,9 @@ class EngineProvider(StateStoreProvider):
         attempt.published = True
         with self._commits:
             newest_at_ms = self._runtime.monotonic_ms()
-            try:
-                manifest = self._committer.commit(
-                    opened.manifest, opened.based_at_ms, [attempt.prepared], attempt.commit_id
-                )
-            except Conflict:
-                attempt.published = False
-                raise
+            manifest = self._committer.commit(
+                opened.manifest, opened.based_at_ms, [attempt.prepared], attempt.commit_id
+            )
             self.committed(manifest, newest_at_ms)
         entry = self._entry(manifest)
         if attempt.prepared.delta is None:
@@ -285,7 +284,7 @@ class EngineProvider(StateStoreProvider):
             self._keep(manifest.version, Opened(manifest, chain, newest_at_ms))
 
     def discard(self, attempt: Attempt) -> None:
-        """Remove the files of an attempt that surely was not committed."""
+        """Remove the files of an attempt, unless a manifest may name them."""
         if attempt.published:
             return
         for path in attempt.files:
@@ -328,22 +327,28 @@ class EngineProvider(StateStoreProvider):
         todo = plan(chain.entry.segments, self._conf)
         if todo is None:
             return False
-        swap = merge(
-            chain,
-            todo,
-            self.shape,
-            self._storage,
-            self._directory,
-            self._runtime.new_id(),
-            self._conf.compression,
-        )
+        attempt = self._runtime.new_id()
+        path = output_path(chain.entry, todo, self._directory, attempt)
+        self._merging.add(path)
+        try:
+            swap = merge(
+                chain,
+                todo,
+                self.shape,
+                self._storage,
+                self._directory,
+                attempt,
+                self._conf.compression,
+            )
+            self._swaps.append(swap)
+        finally:
+            self._merging.discard(path)
         self._counters.bytes_written += swap.output.info.size
         if swap.output.kind == "snapshot":
             self._counters.snapshots += 1
         else:
             self._counters.merges += 1
         self._cache.trust(swap.output.name)
-        self._swaps.append(swap)
         return True
 
     def do_maintenance(self) -> None:
@@ -375,13 +380,12 @@ class EngineProvider(StateStoreProvider):
         """Remove versions beyond retention and files nothing needs. In a query the driver does."""
         if not self._in_query:
             with self._commits:
-                spared = {swap.output.path(self._directory) for swap in self._swaps}
-                clean(self._versions, self._runtime, self._conf, spared)
+                clean(self._versions, self._runtime, self._conf, self.waiting_files)
 
-    @property
-    def swaps(self) -> tuple[Swap, ...]:
-        """Finished merges that wait for the next commit."""
-        return tuple(self._swaps)
+    def waiting_files(self) -> set[str]:
+        """Files of merges that wait for the next commit, and of those under way."""
+        under_way = set(self._merging)
+        return under_way.union(swap.output.path(self._directory) for swap in list(self._swaps))
 
     @property
     def supported_custom_metrics(self) -> tuple[StateStoreCustomMetric, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.conf import StateStoreConf
-from holdfast.engine.filenames import PACKS, VERSIONS, data_file, manifest_path
+from holdfast.engine.filenames import PACKS, VERSIONS, data_file
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
 
@@ -63,10 +63,10 @@ def dead_files(
 ) -> list[str]:
     """Listed data files that no kept version needs and that nobody can be about to commit.
 
-    Requires: `listed` was read before `kept`. A file of a version above the newest is never
-    touched; one of a version up to it has lost once that version was committed with other files,
-    and goes when that is longer ago than the grace period. `spared` are finished merges that
-    wait to be swapped in.
+    Requires: `listed` was read first, then `spared`, then `kept`. A file of a version above the
+    newest is never touched; one of a version up to it has lost once that version was committed
+    with other files, and goes when that is longer ago than the grace period. `spared` are merges,
+    finished or under way, that wait to be swapped in.
     """
     if not kept:
         return []
@@ -87,26 +87,30 @@ def clean(
     versions: VersionLog,
     runtime: Runtime,
     conf: StateStoreConf,
-    spared: Collection[str] = (),
+    waiting: Callable[[], Collection[str]] = frozenset,
 ) -> CleanUp:
-    """Delete what the rules say: manifests first, so that none ever lacks a file."""
+    """Delete what the rules say: manifests first, so that none ever lacks a file.
+
+    `waiting` gives the files of merges that wait to be swapped in, those under way included.
+    """
     storage = versions.storage
     found = [blob.path for blob in storage.list("")]
+    spared = waiting()
     tagged = set(versions.tags().values())
     now_ms = runtime.clock_ms()
     manifests = {v: versions.load(v) for v in versions.versions()}
     # Other stores of this partition may keep their files, with manifests of their own, below.
     own = {PACKS}.union(*(manifest.directories() for manifest in manifests.values()))
     listed = [path for path in found if path.rpartition("/")[0] in own]
-    retired = retired_versions(
-        {v: manifest.committed_at_ms for v, manifest in manifests.items()},
-        tagged,
-        conf.min_versions_to_retain,
-        now_ms,
-        conf.grace_period_ms,
+    retired = versions.retire(
+        retired_versions(
+            {v: manifest.committed_at_ms for v, manifest in manifests.items()},
+            tagged,
+            conf.min_versions_to_retain,
+            now_ms,
+            conf.grace_period_ms,
+        )
     )
-    for version in retired:
-        storage.delete(manifest_path(version))
     kept = {
         v: Kept(manifest.committed_at_ms, frozenset(manifest.files()))
         for v, manifest in manifests.items()

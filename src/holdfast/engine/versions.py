@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 
 import xxhash
 
-from holdfast.engine.commit import Verdict, judge_create, still_newest
+from holdfast.engine.commit import Verdict, is_stray, judge_create, may_have_aged, still_newest
 from holdfast.engine.filenames import (
+    RETIRING,
     TAGS,
     VERSIONS,
     manifest_path,
     manifest_version,
+    retiring_path,
     tag_name,
     tag_path,
 )
@@ -64,19 +67,15 @@ class VersionLog:
         """Create the manifest's version, the commit point, and return it as it is stored.
 
         That is what an earlier attempt with the same commit id wrote, if one got through.
-        `based_at_ms` is when, by the monotonic clock, its parent was known to be the newest; None
-        when that is not known. Raises Conflict when another writer has that version or a later
-        one.
+        `based_at_ms` is a time by the monotonic clock at which its parent was the newest or did
+        not exist yet; None when none is known. Raises Conflict when another writer has that
+        version or a later one. Even then this version may have become part of the history, when
+        it was created by a call that got no answer or that slept: leave its files to `clean`.
         """
         verdict, stored = self._create(manifest)
-        if verdict is Verdict.COMMITTED:
-            now_ms = self._runtime.monotonic_ms()
-            waited_ms = grace_ms if based_at_ms is None else now_ms - based_at_ms
-            if waited_ms * 2 >= grace_ms:
-                newest = self._newest_without(manifest)
-                verdict = still_newest(verdict, manifest.version, newest, waited_ms, grace_ms)
-                if verdict is Verdict.CONFLICT:
-                    self.storage.delete(manifest_path(manifest.version))
+        waited_ms = None if based_at_ms is None else self._runtime.monotonic_ms() - based_at_ms
+        if verdict is Verdict.COMMITTED and may_have_aged(waited_ms, grace_ms):
+            verdict = self._look_again(stored)
         if verdict is Verdict.CONFLICT:
             raise Conflict(
                 f"Version {manifest.version} of {self.storage.location} was committed by another "
@@ -84,13 +83,18 @@ class VersionLog:
             )
         return stored
 
-    def _newest_without(self, manifest: Manifest) -> int | None:
-        """The newest version, unless those after `manifest` were built on it."""
-        versions = self.versions()
-        following = manifest.version + 1
-        if following in versions and self.load(following).parent_commit_id == manifest.commit_id:
-            return manifest.version
-        return versions[-1] if versions else None
+    def _look_again(self, created: Manifest) -> Verdict:
+        """Whether a version that took long belongs to the history; it is undone if it does not."""
+        version, commit_id = created.version, created.commit_id
+        newest = self.newest()
+        following = None
+        if newest is not None and newest > version:
+            following = self._load_or_none(version + 1)
+        parent = None if following is None else following.parent_commit_id
+        verdict = still_newest(Verdict.COMMITTED, version, commit_id, newest, parent)
+        if verdict is Verdict.CONFLICT and is_stray(commit_id, parent):
+            self.storage.delete(manifest_path(version))
+        return verdict
 
     def _create(self, manifest: Manifest) -> tuple[Verdict, Manifest]:
         path, data = manifest_path(manifest.version), encode(manifest)
@@ -156,7 +160,11 @@ class VersionLog:
         return [name for name in found if name is not None]
 
     def tag(self, name: str, version: int) -> None:
-        """Name a version. A name that is taken by another version is refused."""
+        """Name a version. A name that is taken by another version is refused.
+
+        So is a version that is just being removed: a clean-up marks what it will remove and then
+        looks for tags, this makes the tag and then looks for marks, so one of them sees the other.
+        """
         path = tag_path(name)
         self.load(version)
         body = json.dumps({"name": name, "version": version})
@@ -168,6 +176,47 @@ class VersionLog:
                     f"The tag {name!r} already names version {taken}. Remove it first, or choose "
                     "another name."
                 )
+        if version in self._marked() or self._load_or_none(version) is None:
+            self.storage.delete(path)
+            raise VersionNotFound(
+                f"Version {version} of {self.storage.location} is being removed by retention and "
+                "was not tagged. `holdfast history` lists those there are."
+            )
+
+    def retire(self, versions: Sequence[int]) -> list[int]:
+        """Delete manifests, except those that were tagged meanwhile; return which are gone."""
+        if not versions:
+            return []
+        mark = retiring_path(self._runtime.new_id())
+        self.storage.write(mark, json.dumps({"versions": list(versions)}).encode())
+        tagged = set(self.tags().values())
+        retired = [version for version in versions if version not in tagged]
+        for version in retired:
+            self.storage.delete(manifest_path(version))
+        self.storage.delete(mark)
+        self._forget_marks()
+        return retired
+
+    def _forget_marks(self) -> None:
+        """Remove what crashed clean-ups left, once none of their versions exists."""
+        existing = set(self.versions())
+        for path, versions in self._marks().items():
+            if existing.isdisjoint(versions):
+                self.storage.delete(path)
+
+    def _marked(self) -> set[int]:
+        return {version for versions in self._marks().values() for version in versions}
+
+    def _marks(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for blob in self.storage.list(RETIRING):
+            try:
+                found[blob.path] = json.loads(bytes(self.storage.read(blob.path)))["versions"]
+            except BlobNotFound:
+                continue
+            except (ValueError, KeyError, TypeError):
+                found[blob.path] = []  # not ours, or damaged: it marks nothing
+        return found
 
     def untag(self, name: str) -> None:
         """Remove a tag; a missing one is refused."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 
 from holdfast.database.partitioned import OPERATOR
@@ -109,8 +110,14 @@ class Root:
             stores=tuple(_store_infos(manifest)),
         )
 
-    def version(self, at: int | str | None = None) -> VersionInfo:
-        """One version with the stores in it."""
+    def version(
+        self,
+        at: int | str | None = None,
+        operator: int | None = None,
+        store: str | None = None,
+        partition: int | None = None,
+    ) -> VersionInfo:
+        """One version with the chosen stores in it."""
         manifest = self.manifest(self.resolve(at))
         return VersionInfo(
             version=manifest.version,
@@ -122,16 +129,33 @@ class Root:
             tags=self._tags_of(manifest.version),
             batch=manifest.batch,
             watermark=manifest.watermark,
-            stores=tuple(_store_infos(manifest)),
+            stores=tuple(
+                replace(
+                    info,
+                    partitions=tuple(
+                        part for part in info.partitions if partition in (None, part.partition)
+                    ),
+                )
+                for info in _store_infos(manifest)
+                if operator in (None, info.operator) and store in (None, info.store)
+            ),
         )
 
+    def before(self, version: int) -> int:
+        """The version before one; itself where it is the oldest."""
+        return max((other for other in self.versions if other < version), default=version)
+
     def history(
-        self, operator: int | None = None, store: str | None = None, partition: int | None = None
+        self,
+        operator: int | None = None,
+        store: str | None = None,
+        partition: int | None = None,
+        limit: int | None = None,
     ) -> list[HistoryLine]:
-        """Every version there is, newest first; figures of the chosen stores only."""
+        """The versions there are, newest first; figures of the chosen stores only."""
         return [
             self._history_line(version, operator, store, partition)
-            for version in reversed(self.versions)
+            for version in self.versions[::-1][:limit]
         ]
 
     def _history_line(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import date
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -110,7 +112,7 @@ class InspectedStore:
             changes += part.changes
             for kind in counts:
                 counts[kind] += part.counts[kind]
-        return Diff(old, new, **counts, changes=tuple(changes))
+        return Diff(old, new, **counts, changes=tuple(sorted(changes, key=_by_key)))
 
     def _get(self, key: Any, version: int) -> Row | None:
         manifest = self.root.manifest(version)
@@ -168,6 +170,18 @@ def _partition_of(shape: StoreShape, entry: StoreEntry, key: Row) -> PartitionEn
         return entry.partitions[0]
     top = shape.hasher.hash_row(key) >> 32
     return next(part for part in entry.partitions if top % part.modulus == part.index)
+
+
+def _by_key(change: Change) -> tuple[tuple[bool, bool, Any], ...]:
+    """An order people expect: numbers by size, text by alphabet, null last, the rest by text."""
+    return tuple(
+        (cell is None, not _has_order(cell), cell if _has_order(cell) else repr(cell))
+        for cell in change.key
+    )
+
+
+def _has_order(cell: Any) -> bool:
+    return isinstance(cell, (int, float, Decimal, str, bytes, date)) and cell == cell
 
 
 def _kind_of_change(before: Row | None, after: Row | None) -> ChangeKind:

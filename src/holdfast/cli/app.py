@@ -1,0 +1,272 @@
+"""Commands and their options. What they do is in `commands`, loaded when one runs."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+import holdfast
+from holdfast.cli.exits import Exit
+
+# `commands` and all it needs (Arrow, numpy, rich) are imported inside the commands: --version,
+# --help and completion answer without them, in a fraction of the time.
+
+_EPILOG = "\n\n".join(["Exit codes", *(f"{code.value}: {code.meaning}" for code in Exit)])
+
+app = typer.Typer(
+    name="holdfast",
+    help="Look into versioned state: any root, any version, without Spark. Nothing is changed.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # they would print local variables, which hold state
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Root = Annotated[
+    str,
+    typer.Argument(
+        metavar="ROOT",
+        help="A folder made by holdfast.open, a query's <checkpointLocation>/holdfast, a "
+        "provider's folder, a folder with several of those, or a URL.",
+        show_default=False,
+    ),
+]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at", metavar="VERSION|TAG", help="The version to look at.", show_default="newest"
+    ),
+]
+Operator = Annotated[
+    int | None, typer.Option("--operator", help="Only this operator.", show_default=False)
+]
+Store = Annotated[
+    str | None, typer.Option("--store", help="Only the store of this name.", show_default=False)
+]
+Partition = Annotated[
+    int | None, typer.Option("--partition", help="Only this partition.", show_default=False)
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON for scripts; errors too, on stderr.")
+]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"holdfast {holdfast.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Look into versioned state: any root, any version, without Spark. Nothing is changed."""
+
+
+@app.command()
+def ls(root: Root, json: Json = False) -> None:
+    """List the stores at a root, or in the folders below it."""
+    from holdfast.cli import commands
+
+    commands.run(json, lambda to: commands.ls(to, root))
+
+
+@app.command()
+def show(
+    root: Root,
+    at: At = None,
+    files: Annotated[
+        bool, typer.Option("--files", help="Show the chain of files the version loads from.")
+    ] = False,
+    operator: Operator = None,
+    store: Store = None,
+    partition: Partition = None,
+    json: Json = False,
+) -> None:
+    """Show one version: its commit, stores, schemas, partitions and files."""
+    from holdfast.cli import commands
+
+    chosen = commands.Chosen(root, operator, store, partition)
+    commands.run(json, lambda to: commands.show(to, chosen, at, files))
+
+
+@app.command()
+def history(
+    root: Root,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")] = 20,
+    operator: Operator = None,
+    store: Store = None,
+    partition: Partition = None,
+    json: Json = False,
+) -> None:
+    """List the versions there are, newest first."""
+    from holdfast.cli import commands
+
+    chosen = commands.Chosen(root, operator, store, partition)
+    commands.run(json, lambda to: commands.history(to, chosen, limit))
+
+
+@app.command()
+def get(
+    root: Root,
+    key: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY",
+            help="The key, one cell for each of its columns; arrays and structs as JSON. Put -- "
+            "before a cell that starts with a dash.",
+            show_default=False,
+        ),
+    ] = None,
+    key_json: Annotated[
+        str | None,
+        typer.Option(
+            "--key-json",
+            metavar="JSON",
+            help="The key as a JSON array or object instead; null is null.",
+            show_default=False,
+        ),
+    ] = None,
+    at: At = None,
+    all_versions: Annotated[
+        bool, typer.Option("--history", help="Every version in which it changed.")
+    ] = False,
+    operator: Operator = None,
+    store: Store = None,
+    partition: Partition = None,
+    json: Json = False,
+) -> None:
+    """Print the value of one key, or how it changed from version to version."""
+    from holdfast.cli import commands
+
+    chosen = commands.Chosen(root, operator, store, partition)
+    wanted = commands.Key(tuple(key or ()), key_json)
+    commands.run(json, lambda to: commands.get(to, chosen, wanted, at, all_versions))
+
+
+@app.command()
+def scan(
+    root: Root,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where",
+            metavar="FILTER",
+            help="Such as \"total > 100 and user = 'Jade'\"; also or, not, in (…), is null.",
+            show_default=False,
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option("--columns", metavar="A,B,…", help="Only these columns.", show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")] = 20,
+    at: At = None,
+    operator: Operator = None,
+    store: Store = None,
+    partition: Partition = None,
+    json: Json = False,
+) -> None:
+    """Print rows of a version, in no promised order."""
+    from holdfast.cli import commands
+
+    chosen = commands.Chosen(root, operator, store, partition)
+    names = None if columns is None else [name.strip() for name in columns.split(",")]
+    commands.run(json, lambda to: commands.scan(to, chosen, at, names, where, limit))
+
+
+@app.command()
+def diff(
+    root: Root,
+    before: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FROM",
+            help="A version or tag.",
+            show_default="the version before TO",
+        ),
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Argument(metavar="TO", help="A version or tag.", show_default="newest"),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="List at most so many; 0: all.")
+    ] = 20,
+    operator: Operator = None,
+    store: Store = None,
+    partition: Partition = None,
+    json: Json = False,
+) -> None:
+    """Compare two versions key by key. Ends with 1 where they differ, as diff does."""
+    from holdfast.cli import commands
+
+    chosen = commands.Chosen(root, operator, store, partition)
+    commands.run(json, lambda to: commands.diff(to, chosen, before, after, limit))
+
+
+@app.command()
+def verify(root: Root, json: Json = False) -> None:
+    """Check every byte of every version, those to fall back on included."""
+    from holdfast.cli import commands
+
+    commands.run(json, lambda to: commands.verify(to, root))
+
+
+@app.command()
+def doctor(
+    root: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ROOT",
+            help="A root to try: writing, reading back, and that a file is created only once. "
+            "What is written for it is removed again.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Check this machine: Python, Java, PySpark, pandas, the extras, and a root."""
+    from holdfast.cli import commands
+
+    commands.run(json, lambda to: commands.doctor(to, root))
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    try:
+        if "--json" in sys.argv[1:]:
+            sys.exit(_main_json())
+        app()
+    except Exception:
+        traceback.print_exc()
+        sys.exit(Exit.FAULT)
+
+
+def _main_json() -> int:
+    """With --json, what typer itself refuses is JSON too."""
+    try:
+        return int(app(standalone_mode=False) or 0)
+    except typer.Abort:
+        return Exit.USAGE
+    except Exception as error:
+        explain = getattr(error, "format_message", None)
+        if explain is None:
+            raise
+        body = {
+            "condition": "STATE_STORE_INVALID_ARGUMENT",
+            "message": explain(),
+            "exit_code": int(Exit.USAGE),
+        }
+        typer.echo(json_module.dumps({"error": body}, indent=2, ensure_ascii=False), err=True)
+        return Exit.USAGE

@@ -1,0 +1,158 @@
+"""What the commands do: open, look, say it through an Output, and end with an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import typer
+
+from holdfast import inspection
+from holdfast.cli.as_json import JsonOutput
+from holdfast.cli.console import ConsoleOutput
+from holdfast.cli.doctor import examine
+from holdfast.cli.exits import Exit
+from holdfast.cli.output import Output
+from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.inspection import InspectedStore, Root
+from holdfast.inspection.cells import parse_json_row, parse_row
+from holdfast.store import Row
+from holdfast.types import RowCodec, StructType
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A location and what was chosen in it."""
+
+    location: str
+    operator: int | None = None
+    store: str | None = None
+    partition: int | None = None
+
+    def open_root(self) -> Root:
+        """The root these options lead to."""
+        return inspection.open_root(self.location, self.operator, self.store, self.partition)
+
+    def open_store(self) -> InspectedStore:
+        """The one store these options lead to."""
+        return self.open_root().store(self.operator, self.store, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key as it was typed: cell by cell, or as JSON."""
+
+    cells: tuple[str, ...]
+    as_json: str | None
+
+    def row(self, store: InspectedStore) -> Row:
+        """The key as a canonical row of the store."""
+        if (self.as_json is None) == (not self.cells):
+            raise InvalidArgument(
+                f"Give the key ({store.key_schema.ddl()}) either cell by cell or as --key-json."
+            )
+        if self.as_json is not None:
+            row = parse_json_row(store.key_schema, self.as_json)
+        else:
+            row = parse_row(store.key_schema, self.cells)
+        return RowCodec(store.key_schema).encode(row)
+
+
+def run(json: bool, command: Callable[[Output], Exit]) -> None:
+    """Run a command, tell what went wrong, and leave with the exit code."""
+    output: Output = JsonOutput() if json else ConsoleOutput()
+    try:
+        code = command(output)
+    except HoldfastError as error:
+        output.error(error)
+        code = Exit.of(error)
+    raise typer.Exit(int(code))
+
+
+def ls(output: Output, location: str) -> Exit:
+    """List roots and stores."""
+    output.roots([root.info() for root in inspection.open_roots(location)])
+    return Exit.OK
+
+
+def show(output: Output, chosen: Chosen, at: str | None, files: bool) -> Exit:
+    """Show one version."""
+    root = chosen.open_root()
+    version = root.version(at, chosen.operator, chosen.store, chosen.partition)
+    chains = None
+    if files:
+        chains = root.chains(version.version, chosen.operator, chosen.store, chosen.partition)
+    output.version(root.info(), version, chains)
+    return Exit.OK
+
+
+def history(output: Output, chosen: Chosen, limit: int) -> Exit:
+    """List the versions."""
+    root = chosen.open_root()
+    lines = root.history(chosen.operator, chosen.store, chosen.partition, limit or None)
+    output.history(root.info(), lines)
+    return Exit.OK
+
+
+def get(output: Output, chosen: Chosen, key: Key, at: str | None, all_versions: bool) -> Exit:
+    """Print one key."""
+    store = chosen.open_store()
+    row = key.row(store)
+    if all_versions:
+        lines = store.key_history(row)
+        output.key_history(store, row, lines)
+        return Exit.OK if lines else Exit.NOT_FOUND
+    version = store.root.resolve(at)
+    value = store.get(row, version)
+    output.value(store, version, row, value)
+    return Exit.NOT_FOUND if value is None else Exit.OK
+
+
+def scan(
+    output: Output,
+    chosen: Chosen,
+    at: str | None,
+    columns: list[str] | None,
+    where: str | None,
+    limit: int,
+) -> Exit:
+    """Print rows."""
+    store = chosen.open_store()
+    version = store.root.resolve(at)
+    expression = None
+    if where is not None:
+        known = StructType((*store.key_schema.fields, *store.value_schema.fields))
+        expression = inspection.parse_where(where, known)
+    if limit:
+        table, more = store.head(limit, version, columns, expression)
+    else:
+        table, more = store.scan(version, columns, expression), False
+    output.rows(store, version, table, more)
+    return Exit.OK
+
+
+def diff(output: Output, chosen: Chosen, before: str | None, after: str | None, limit: int) -> Exit:
+    """Compare two versions."""
+    store = chosen.open_store()
+    newer = store.root.resolve(after)
+    older = store.root.before(newer) if before is None else store.root.resolve(before)
+    found = store.diff(older, newer, limit or None)
+    output.diff(store, found)
+    return Exit.FOUND if found.total else Exit.OK
+
+
+def verify(output: Output, location: str) -> Exit:
+    """Check every byte."""
+    results = []
+    for root in inspection.open_roots(location):
+        with output.progress(root.location) as progress:
+            results.append(inspection.verify(root, progress))
+    output.verification(results)
+    return Exit.OK if all(result.intact for result in results) else Exit.FOUND
+
+
+def doctor(output: Output, location: str | None) -> Exit:
+    """Check this machine and, where given, a root."""
+    checks = examine(location)
+    output.checks(checks)
+    return Exit.FOUND if any(check.status == "failed" for check in checks) else Exit.OK

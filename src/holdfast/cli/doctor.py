@@ -1,0 +1,247 @@
+"""Checks of the machine and of a root, each with what to do about it."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+from holdfast.backends.local import LocalStorage
+from holdfast.backends.locations import open_storage
+from holdfast.cli.output import Check, Status
+from holdfast.engine.storage import Storage
+from holdfast.errors import HoldfastError
+
+JAVA_NEEDED = 17
+_EXTRAS = {
+    "hdfs": "hdfs-native", "s3": "s3fs", "cassandra": "cassandra-driver", "dynamodb": "boto3",
+    "sql": "duckdb", "web": "starlette",
+}  # fmt: skip
+_RACES, _RACERS = 25, 8
+
+
+def examine(location: str | None) -> list[Check]:
+    """Every check; those of a root only where one is given."""
+    spark = _version("pyspark")
+    checks = [_python(), _spark(spark), _java(needed=spark is not None), _pandas()]
+    checks += [_worker_python(needed=spark is not None), _extras()]
+    if location is not None:
+        checks += _root(location)
+    return checks
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _python() -> Check:
+    return Check("Python", "ok", f"{sys.version.split()[0]} at {sys.executable}")
+
+
+def _spark(version: str | None) -> Check:
+    if version is None:
+        return Check(
+            "PySpark", "note", "not installed",
+            "Only streams need it: pip install 'holdfast[spark]'",
+        )  # fmt: skip
+    if int(version.split(".")[0]) < 4:
+        return Check(
+            "PySpark", "failed", version, "Streams need 4.0 or newer: pip install 'pyspark>=4'"
+        )
+    return Check("PySpark", "ok", version)
+
+
+def _java(*, needed: bool) -> Check:
+    status: Status = "failed" if needed else "note"
+    home = os.environ.get("JAVA_HOME")
+    command = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    install = f"Streams need Java {JAVA_NEEDED} or newer: install a JRE, or point JAVA_HOME to one"
+    if command is None:
+        return Check("Java", status, "not found", install)
+    try:
+        done = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return Check("Java", status, f"{command} does not run", install)
+    match = re.search(r'version "(\d+)(?:\.(\d+))?[^"]*"', done.stderr + done.stdout)
+    if match is None:
+        return Check("Java", status, f"{command} does not say its version", install)
+    major = int(match[2] or 0) if match[1] == "1" else int(match[1])
+    found = f"{match[0].split(chr(34))[1]} at {command}"
+    if major < JAVA_NEEDED:
+        return Check("Java", status, found, install)
+    return Check("Java", "ok", found)
+
+
+def _pandas() -> Check:
+    version = _version("pandas")
+    if version is None:
+        return Check(
+            "pandas", "note", "not installed",
+            "Only pandas-based processors need it: pip install 'holdfast[pandas]'",
+        )  # fmt: skip
+    if int(version.split(".")[0]) >= 3:
+        return Check(
+            "pandas", "failed", version, "PySpark does not support pandas 3: pip install 'pandas<3'"
+        )
+    return Check("pandas", "ok", version)
+
+
+def _worker_python(*, needed: bool) -> Check:
+    """Spark's workers must run a Python of this version that has holdfast installed."""
+    name = "PYSPARK_PYTHON"
+    advice = f"export PYSPARK_PYTHON={sys.executable}"
+    chosen = os.environ.get(name)
+    command = chosen or "python3"
+    version, prefix = _python_at(command)
+    what = chosen or "not set, so workers run python3 from the PATH"
+    mine = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if version != mine:
+        found = "which does not run" if version is None else f"which is Python {version}"
+        status: Status = "failed" if needed else "note"
+        return Check(name, status, f"{what}, {found}; this is {mine}", advice)
+    if prefix != sys.prefix:
+        return Check(
+            name, "note", f"{what}, in another environment: {prefix}",
+            f"Install holdfast there too, or {advice}",
+        )  # fmt: skip
+    return Check(name, "ok", f"{what}, this Python" if chosen is None else what)
+
+
+def _python_at(command: str) -> tuple[str | None, str]:
+    """Version and environment of a Python; (None, "") where it does not run."""
+    script = "import sys; print('%d.%d' % sys.version_info[:2]); print(sys.prefix)"
+    try:
+        done = subprocess.run([command, "-c", script], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None, ""
+    lines = done.stdout.splitlines()
+    return (lines[0], lines[1]) if done.returncode == 0 and len(lines) == 2 else (None, "")
+
+
+def _extras() -> Check:
+    versions = {extra: _version(package) for extra, package in _EXTRAS.items()}
+    have = [extra for extra, version in versions.items() if version is not None]
+    lack = [extra for extra, version in versions.items() if version is None]
+    found = f"installed: {', '.join(have) or 'none'}"
+    if not lack:
+        return Check("extras", "ok", found)
+    return Check("extras", "note", found, f"Where needed: pip install 'holdfast[{','.join(lack)}]'")
+
+
+def _root(location: str) -> Iterator[Check]:
+    try:
+        storage = open_storage(location)
+    except HoldfastError as error:
+        yield Check("root", "failed", location, error.message)
+        return
+    if storage.read_only:
+        yield _readable(storage)
+        yield Check(
+            "create-if-absent", "note", "not proven for this scheme: the root can only be read",
+            "Write to a local root",
+        )  # fmt: skip
+        return
+    probed, remark = _probe_place(storage)
+    yield Check("root", "ok", f"{storage.location}{remark}")
+    folder = f"holdfast-doctor-{secrets.token_hex(8)}"
+    try:
+        yield _writes(probed, folder)
+        yield _creates_once(probed, folder)
+    finally:
+        _remove(probed, folder)
+
+
+def _readable(storage: Storage) -> Check:
+    try:
+        found = len(storage.list("versions"))
+    except HoldfastError as error:
+        return Check("root", "failed", storage.location, error.message)
+    return Check("root", "ok", f"{storage.location}, {found} versions")
+
+
+def _probe_place(storage: Storage) -> tuple[Storage, str]:
+    """Where to try: the root, or the nearest folder above it that exists."""
+    if not isinstance(storage, LocalStorage) or os.path.isdir(storage.location):
+        return storage, ""
+    above = next(folder for folder in Path(storage.location).parents if folder.is_dir())
+    return LocalStorage(above), f" does not exist yet; tried in {above}"
+
+
+def _writes(storage: Storage, folder: str) -> Check:
+    data = secrets.token_bytes(1 << 16)
+    try:
+        storage.write(f"{folder}/blob", data)
+        same = bytes(storage.read(f"{folder}/blob")) == data
+    except HoldfastError as error:
+        return Check("writing", "failed", "refused", error.message)
+    if not same:
+        return Check(
+            "writing",
+            "failed",
+            "other bytes came back",
+            "Do not use this disk; check it for errors",
+        )
+    return Check("writing", "ok", "64 KiB written, synced and read back")
+
+
+def _creates_once(storage: Storage, folder: str) -> Check:
+    """Races for one name must have one winner each, who finds his own bytes."""
+    name = "create-if-absent"
+    bad = 0
+    try:
+        for race in range(_RACES):
+            bad += not _one_winner(storage, f"{folder}/{race}")
+    except HoldfastError as error:
+        return Check(
+            name, "failed", "refused",
+            f"{error.message} The file system must support hard links.",
+        )  # fmt: skip
+    if bad:
+        return Check(
+            name, "failed", f"{bad} of {_RACES} races had no single winner",
+            "Do not write to this root: two writers could commit one version",
+        )  # fmt: skip
+    return Check(name, "ok", f"{_RACES} races of {_RACERS}, one winner each")
+
+
+def _one_winner(storage: Storage, path: str) -> bool:
+    barrier = threading.Barrier(_RACERS)
+    outcomes: list[bool | HoldfastError] = [False] * _RACERS
+
+    def run(number: int) -> None:
+        barrier.wait()
+        try:
+            outcomes[number] = storage.create_if_absent(path, str(number).encode())
+        except HoldfastError as error:
+            outcomes[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(_RACERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for outcome in outcomes:
+        if isinstance(outcome, HoldfastError):
+            raise outcome
+    winners = [number for number, outcome in enumerate(outcomes) if outcome]
+    return len(winners) == 1 and bytes(storage.read(path)) == str(winners[0]).encode()
+
+
+def _remove(storage: Storage, folder: str) -> None:
+    with suppress(HoldfastError):
+        for blob in storage.list(folder):
+            storage.delete(blob.path)
+    if isinstance(storage, LocalStorage):
+        with suppress(OSError):
+            os.rmdir(os.path.join(storage.location, folder))

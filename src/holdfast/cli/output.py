@@ -1,0 +1,93 @@
+"""What commands say, once for people and once for scripts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError
+from holdfast.inspection import (
+    Diff,
+    HistoryLine,
+    InspectedStore,
+    KeyVersion,
+    PartitionChain,
+    Progress,
+    RootInfo,
+    Verification,
+    VersionInfo,
+)
+from holdfast.store import Row
+
+Status = Literal["ok", "note", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding of the doctor; `advice` says what to do where it is not ok."""
+
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
+
+
+class Output(ABC):
+    """Everything a command can say. Each method is called at most once for a command."""
+
+    @abstractmethod
+    def roots(self, roots: Sequence[RootInfo]) -> None:
+        """The roots at a location with their stores."""
+
+    @abstractmethod
+    def version(
+        self, root: RootInfo, version: VersionInfo, chains: Sequence[PartitionChain] | None
+    ) -> None:
+        """One version; `chains` where its files were asked for."""
+
+    @abstractmethod
+    def history(self, root: RootInfo, lines: Sequence[HistoryLine]) -> None:
+        """The versions of a root, newest first; maybe not all of them."""
+
+    @abstractmethod
+    def value(self, store: InspectedStore, version: int, key: Row, value: Row | None) -> None:
+        """The value of a key, None where there is none."""
+
+    @abstractmethod
+    def key_history(self, store: InspectedStore, key: Row, lines: Sequence[KeyVersion]) -> None:
+        """The versions in which a key changed, oldest first."""
+
+    @abstractmethod
+    def rows(self, store: InspectedStore, version: int, table: pa.Table, more: bool) -> None:
+        """Rows of a version; `more` says that there are others."""
+
+    @abstractmethod
+    def diff(self, store: InspectedStore, diff: Diff) -> None:
+        """How two versions differ."""
+
+    @abstractmethod
+    def verification(self, results: Sequence[Verification]) -> None:
+        """What was checked and what is wrong."""
+
+    @abstractmethod
+    def checks(self, checks: Sequence[Check]) -> None:
+        """What the doctor found."""
+
+    @abstractmethod
+    def error(self, error: HoldfastError) -> None:
+        """Why a command failed, on stderr."""
+
+    @abstractmethod
+    def progress(self, title: str) -> AbstractContextManager[Progress]:
+        """A bar on stderr while something long runs."""
+
+
+def columns_of(store: InspectedStore, table: pa.Table) -> list[Any]:
+    """The fields of a table's columns, as the store's schemas describe them."""
+    known = {field.name: field for field in (*store.key_schema, *store.value_schema)}
+    return [known[name] for name in table.column_names]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -63,6 +64,12 @@ def _samples(kind: pa.DataType, nullable: bool) -> pa.Array:
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         text = ["holdfast", "", last if last is None else "state"]
         return pa.array(text, pa.string()).cast(kind)
+    if pa.types.is_decimal(kind):
+        digits = [None if d is None else Decimal(d).scaleb(-kind.scale) for d in (4, -1, last)]
+        return pa.array(digits, kind)
+    if pa.types.is_interval(kind):
+        spans = [None if n is None else pa.MonthDayNano((n, -n, n * 1000)) for n in (42, -1, last)]
+        return pa.array(spans, kind)
     if pa.types.is_boolean(kind):
         return pa.array([True, False, last if last is None else True], kind)
     numbers = pa.array([42, -1, last], pa.int32() if pa.types.is_date32(kind) else pa.int64())

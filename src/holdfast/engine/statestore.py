@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.engine.columns import Mask
 from holdfast.engine.commit import Prepared
 from holdfast.engine.rows import NEVER, Rows
 from holdfast.engine.segment import index_numbers
@@ -90,11 +92,10 @@ class EngineReadStateStore(ReadStateStore):
         for piece in pieces:
             column = piece.keys[ordinal]
             inside = np.ones(len(piece), bool)
-            for bound, compare in ((start, pc.greater_equal), (end, pc.less_equal)):
-                if bound is not None:
-                    scalar = self._index_cell(bound)[0]
-                    mask = pc.fill_null(compare(column, scalar), False)
-                    inside &= mask.to_numpy(zero_copy_only=False)
+            if start is not None:
+                inside &= _at_least(column, self._index_cell(start)[0])
+            if end is not None:
+                inside &= _at_most(column, self._index_cell(end)[0])
             yield piece.take(np.flatnonzero(inside))
 
     def prefix_scan(self, prefix: Any) -> Iterator[RowPair]:
@@ -255,6 +256,23 @@ class EngineStateStore(EngineReadStateStore, StateStore):
 
     def _refuse(self, what: str) -> None:
         raise IllegalState(f"Cannot {what} after already committed or aborted")
+
+
+def _at_least(column: pa.Array, bound: pa.Scalar) -> Mask:
+    """Which cells are `bound` or above it; as in Spark, NaN lies above every number."""
+    above = pc.greater_equal(column, bound)
+    if pa.types.is_floating(column.type):
+        above = pc.or_(above, pc.is_nan(column))
+    return cast(Mask, pc.fill_null(above, False).to_numpy(zero_copy_only=False))
+
+
+def _at_most(column: pa.Array, bound: pa.Scalar) -> Mask:
+    """Which cells are `bound` or below it."""
+    if pa.types.is_floating(column.type) and math.isnan(bound.as_py()):
+        below = pc.is_valid(column)
+    else:
+        below = pc.fill_null(pc.less_equal(column, bound), False)
+    return cast(Mask, below.to_numpy(zero_copy_only=False))
 
 
 def scan_table(

@@ -107,14 +107,10 @@ class PartitionReader:
 
     def prefix_pieces(self, prefix: Any) -> Iterator[Rows]:
         """The rows whose first key columns equal `prefix`, as of this call."""
-        size = self.shape.prefix
-        if size == 0:
+        if self.shape.prefix == 0:
             raise InvalidArgument("This store was not opened with num_cols_prefix_key.")
-        row = tuple(prefix) if not isinstance(prefix, dict) else tuple(prefix.values())
-        if len(row) != size:
-            raise InvalidArgument(f"A prefix of this store has {size} columns, not {len(row)}.")
         routing = self.shape.prefix_shape
-        wanted = routing.keys.encode(row)
+        wanted = routing.keys.encode(prefix)
         top = routing.hasher.hash_row(wanted) >> 32 << 32
         columns = [canonical(column) for column in routing.keys.to_arrow([wanted])]
         limit = top + (1 << 32)

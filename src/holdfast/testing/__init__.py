@@ -28,7 +28,10 @@ _SUITES = {
     "ProviderConformance": "holdfast.testing.provider_suite",
     "StorageConformance": "holdfast.testing.storage_suite",
 }
-_PARTS = ("storage_suite", "provider_suite", "_batch_suite", "_life_suite", "_type_suite")
+_PARTS = (
+    "storage_suite", "provider_suite", "_provider_base",
+    "_batch_suite", "_life_suite", "_range_suite", "_type_suite",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

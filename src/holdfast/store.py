@@ -111,20 +111,23 @@ class ReadStateStore(ABC):
 
         Requires: the provider was initialised with `num_cols_prefix_key` = len(prefix).
         """
-        wanted = tuple(prefix)
-        return (pair for pair in self.iterator() if pair.key[: len(wanted)] == wanted)
+        size = len(prefix)
+        fields = self.key_schema.json()["fields"][:size]
+        codec = RowCodec(parse_schema({"type": "struct", "fields": fields}))
+        wanted = codec.hashable(codec.encode(prefix))
+        return (pair for pair in self.iterator() if codec.hashable(pair.key[:size]) == wanted)
 
     def get_many(self, keys: pa.Table) -> pa.Table:
         """`keys` in their order, the value columns (null where absent) and a boolean `_found`."""
         key_codec, value_codec = RowCodec(self.key_schema), RowCodec(self.value_schema)
-        wanted = keys.select(list(self.key_schema.names)).combine_chunks()
-        rows = key_codec.from_arrow([_one_chunk(column) for column in wanted.columns])
+        wanted = _columns_of(keys, self.key_schema)
+        rows = key_codec.from_arrow(wanted, keys.num_rows)
         values = [self.get(row) for row in rows]
         absent = (None,) * len(self.value_schema)
         columns = value_codec.to_arrow([absent if value is None else value for value in values])
         found = pa.array([value is not None for value in values], pa.bool_())
         names = [*self.key_schema.names, *self.value_schema.names, "_found"]
-        return pa.table([*wanted.columns, *columns, found], names=names)
+        return pa.table([*wanted, *columns, found], names=names)
 
     def scan(self, columns: list[str] | None = None, where: Any = None) -> pa.Table:
         """Every pair as one table. `columns` picks some, `where` is a pyarrow.compute filter."""
@@ -269,8 +272,14 @@ def _load_class(dotted_name: str) -> type[StateStoreProvider]:
 
 
 def _rows_of(table: pa.Table, schema: Schema) -> list[Row]:
-    columns = [_one_chunk(table.column(name)) for name in schema.names]
-    return RowCodec(schema).from_arrow(columns) if columns else [()] * table.num_rows
+    return RowCodec(schema).from_arrow(_columns_of(table, schema), table.num_rows)
+
+
+def _columns_of(table: pa.Table, schema: Schema) -> list[pa.Array]:
+    for name in schema.names:
+        if name not in table.column_names:
+            raise InvalidArgument(f"The table has no column {name!r}; it has {table.column_names}.")
+    return [_one_chunk(table.column(name)) for name in schema.names]
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -42,7 +42,7 @@ class Setting:
         try:
             parsed = _PARSERS[self.type](value)
         except (TypeError, ValueError, KeyError, AttributeError):
-            raise self._refusal(value, f"is not a {self.type}") from None
+            raise self._refusal(value, f"is no {self.type}") from None
         if self.at_least is not None and parsed < self.at_least:
             raise self._refusal(value, f"is below {self.at_least}")
         if self.one_of and parsed not in self.one_of:

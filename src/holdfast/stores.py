@@ -109,9 +109,17 @@ class StateStores:
     def unload(self, provider_id: StateStoreProviderId) -> None:
         """Close a provider and forget it; nothing happens when it is not loaded."""
         with self._lock:
-            provider = self._loaded.pop(provider_id, None)
+            provider = self._loaded.get(provider_id)
         if provider is not None:
-            provider.close()
+            self._unload(provider_id, provider)
+
+    def _unload(self, provider_id: StateStoreProviderId, provider: StateStoreProvider) -> None:
+        """Unload this very instance: another may have been loaded under its id meanwhile."""
+        with self._lock:
+            if self._loaded.get(provider_id) is not provider:
+                return
+            del self._loaded[provider_id]
+        provider.close()
 
     def stop(self) -> None:
         """Unload everything and end the maintenance thread."""
@@ -141,7 +149,7 @@ class StateStores:
                     self._maintain_and_unload(provider_id, provider)
             except Exception:
                 log.warning("Maintenance of %s failed; unloading it", provider_id, exc_info=True)
-                self.unload(provider_id)
+                self._unload(provider_id, provider)
 
     def _maintain_and_unload(
         self, provider_id: StateStoreProviderId, provider: StateStoreProvider
@@ -150,7 +158,7 @@ class StateStores:
         try:
             provider.do_maintenance()
         finally:
-            self.unload(provider_id)
+            self._unload(provider_id, provider)
             log.info("Unloaded %s: another instance is active", provider_id)
 
     def _is_active(self, provider_id: StateStoreProviderId) -> bool:

@@ -1,7 +1,14 @@
 """A store for people who just want one: open a root, update it, read any version of it."""
 
 from holdfast.database.facade import Database, VersionInfo
-from holdfast.database.opening import open_database
+from holdfast.database.opening import open_database, open_on
 from holdfast.database.partitioned import PartitionedReader, PartitionedStore
 
-__all__ = ["Database", "PartitionedReader", "PartitionedStore", "VersionInfo", "open_database"]
+__all__ = [
+    "Database",
+    "PartitionedReader",
+    "PartitionedStore",
+    "VersionInfo",
+    "open_database",
+    "open_on",
+]

@@ -77,7 +77,9 @@ class Database:
     def _new_provider(
         self, partition: int, options: Mapping[str, str]
     ) -> HDFSBackedStateStoreProvider:
-        provider = HDFSBackedStateStoreProvider(in_query=True, runtime=self.runtime)
+        provider = HDFSBackedStateStoreProvider(
+            in_query=True, runtime=self.runtime, storage=self._storage
+        )
         provider.init(
             StateStoreId(self.root, OPERATOR, partition),
             self._shape.key_schema,

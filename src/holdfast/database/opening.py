@@ -17,7 +17,7 @@ from holdfast.engine.hash_samples import check_samples
 from holdfast.engine.hashing import HASH_NAME
 from holdfast.engine.manifest import Manifest
 from holdfast.engine.provider import check_same_store, check_shape, new_store_entry
-from holdfast.engine.storage import Runtime
+from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions import VersionLog
 from holdfast.errors import Conflict, InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
@@ -42,10 +42,34 @@ def open_database(
     `key` and `value` are schemas: DDL text, a StructType or an Arrow schema. They are needed only
     to make a new store; where the root exists they must match it. `partitions` defaults to 1.
     """
-    location = _location(root)
+    return open_on(
+        open_storage(_location(root), options),
+        Runtime.system(),
+        key,
+        value,
+        partitions=partitions,
+        key_index_ordinal=key_index_ordinal,
+        num_cols_prefix_key=num_cols_prefix_key,
+        conf=conf,
+        options=options,
+    )
+
+
+def open_on(
+    storage: Storage,
+    runtime: Runtime,
+    key: Any = None,
+    value: Any = None,
+    *,
+    partitions: int | None = None,
+    key_index_ordinal: int | None = None,
+    num_cols_prefix_key: int | None = None,
+    conf: StateStoreConf | Mapping[str, Any] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Database:
+    """The same with storage, clocks and randomness handed in, for tests and simulations."""
+    location = storage.location
     settings = conf if isinstance(conf, StateStoreConf) else StateStoreConf.of(conf or {})
-    runtime = Runtime.system()
-    storage = open_storage(location, options)
     versions = VersionLog(storage, runtime)
     manifest = versions.newest_intact()
     if manifest is None:

@@ -98,11 +98,18 @@ class EngineProvider(StateStoreProvider):
     Used alone, a commit writes a manifest for this store, in its own directory. As part of a
     query (`in_query`) a commit only prepares: it writes the files of an attempt and reports them
     in `prepared`, and the version exists once the driver's manifest names them. Subclasses say
-    where the bytes live.
+    where the bytes live, unless a storage is handed in.
     """
 
-    def __init__(self, *, in_query: bool = False, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        in_query: bool = False,
+        runtime: Runtime | None = None,
+        storage: Storage | None = None,
+    ) -> None:
         self._in_query = in_query
+        self._given_storage = storage
         self._runtime = runtime or Runtime.system()
         self._counters = _Counters()
         self._open: OrderedDict[int, Opened] = OrderedDict()
@@ -138,7 +145,7 @@ class EngineProvider(StateStoreProvider):
             else state_store_id.store_checkpoint_location()
         )
         self._directory = state_store_id.relative_location() if self._in_query else ""
-        self._storage = self._open_storage(location, hadoop_conf or {})
+        self._storage = self._given_storage or self._open_storage(location, hadoop_conf or {})
         self._versions = VersionLog(self._storage, self._runtime)
         self._committer = Committer(self._versions, self._runtime, store_confs)
         self._cache = self._new_cache()

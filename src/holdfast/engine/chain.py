@@ -159,6 +159,12 @@ class Chain:
                 self._segments = [self._cache.open(ref) for ref in self._refs]
             return self._segments
 
+    @property
+    def private_bytes(self) -> int:
+        """Memory of their own that the segments opened so far hold."""
+        with self._lock:
+            return sum(segment.private_bytes for segment in self._segments or ())
+
     def between(self, start: int, stop: int) -> tuple[tuple[SegmentRef, ...], list[Segment]]:
         """What is read for the manifest's segments start..stop, and the open segments."""
         with self._lock:

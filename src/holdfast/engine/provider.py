@@ -403,10 +403,9 @@ class EngineProvider(StateStoreProvider):
     def metrics_of(self, chain: Chain, num_keys: int, private_bytes: int) -> StateStoreMetrics:
         """Figures of one open version."""
         counters = self._counters
-        cached = sum(segment.private_bytes for segment in chain.segments())
         return StateStoreMetrics(
             num_keys,
-            private_bytes + cached,
+            private_bytes + chain.private_bytes,
             {
                 STATE_BYTES: sum(ref.info.size for ref in chain.entry.segments),
                 CACHE_HITS: counters.hits,

@@ -72,16 +72,26 @@ class VersionLog:
         version or a later one. Even then this version may have become part of the history, when
         it was created by a call that got no answer or that slept: leave its files to `clean`.
         """
+        if based_at_ms is None and self._has_passed(manifest.version):
+            raise self._conflict(manifest.version)
         verdict, stored = self._create(manifest)
         waited_ms = None if based_at_ms is None else self._runtime.monotonic_ms() - based_at_ms
         if verdict is Verdict.COMMITTED and may_have_aged(waited_ms, grace_ms):
             verdict = self._look_again(stored)
         if verdict is Verdict.CONFLICT:
-            raise Conflict(
-                f"Version {manifest.version} of {self.storage.location} was committed by another "
-                "writer. This one must stop; reopen to continue from the newest version."
-            )
+            raise self._conflict(manifest.version)
         return stored
+
+    def _has_passed(self, version: int) -> bool:
+        """Whether the history went past a version that is no longer there."""
+        newest = self.newest()
+        return newest is not None and newest > version and self._load_or_none(version) is None
+
+    def _conflict(self, version: int) -> Conflict:
+        return Conflict(
+            f"Version {version} of {self.storage.location} was committed by another writer. This "
+            "one must stop; reopen to continue from the newest version."
+        )
 
     def _look_again(self, created: Manifest) -> Verdict:
         """Whether a version that took long belongs to the history; it is undone if it does not."""
@@ -169,7 +179,8 @@ class VersionLog:
         self.load(version)
         body = json.dumps({"name": name, "version": version})
         text = f"{_TAG_MAGIC} {_TAG_FORMAT} {_checksum(body.encode()).decode()} {body}\n"
-        if not self.storage.create_if_absent(path, text.encode()):
+        created = self.storage.create_if_absent(path, text.encode())
+        if not created:
             taken = self.read_tag(name)
             if taken != version:
                 raise InvalidArgument(
@@ -177,32 +188,34 @@ class VersionLog:
                     "another name."
                 )
         if version in self._marked() or self._load_or_none(version) is None:
-            self.storage.delete(path)
+            if created:
+                self.storage.delete(path)
             raise VersionNotFound(
-                f"Version {version} of {self.storage.location} is being removed by retention and "
+                f"Version {version} of {self.storage.location} is being removed by retention: it "
                 "was not tagged. `holdfast history` lists those there are."
             )
 
     def retire(self, versions: Sequence[int]) -> list[int]:
         """Delete manifests, except those that were tagged meanwhile; return which are gone."""
-        if not versions:
-            return []
-        mark = retiring_path(self._runtime.new_id())
-        self.storage.write(mark, json.dumps({"versions": list(versions)}).encode())
-        tagged = set(self.tags().values())
-        retired = [version for version in versions if version not in tagged]
-        for version in retired:
-            self.storage.delete(manifest_path(version))
-        self.storage.delete(mark)
+        retired: list[int] = []
+        if versions:
+            mark = retiring_path(self._runtime.new_id())
+            self.storage.write(mark, json.dumps({"versions": list(versions)}).encode())
+            tagged = set(self.tags().values())
+            retired = [version for version in versions if version not in tagged]
+            for version in retired:
+                self.storage.delete(manifest_path(version))
+            self.storage.delete(mark)
         self._forget_marks()
         return retired
 
     def _forget_marks(self) -> None:
         """Remove what crashed clean-ups left, once none of their versions exists."""
-        existing = set(self.versions())
-        for path, versions in self._marks().items():
-            if existing.isdisjoint(versions):
-                self.storage.delete(path)
+        if marks := self._marks():
+            existing = set(self.versions())
+            for path, versions in marks.items():
+                if existing.isdisjoint(versions):
+                    self.storage.delete(path)
 
     def _marked(self) -> set[int]:
         return {version for versions in self._marks().values() for version in versions}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib.util
 import os
 import re
@@ -25,7 +26,7 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["errors.md", "settings.md"])
+@pytest.mark.parametrize("page", ["errors.md", "settings.md", "cli.md"])
 def test_generated_page_is_up_to_date(page: str) -> None:
     committed = (ROOT / "docs" / page).read_text()
     assert generator().PAGES[page]() == committed, "run `make docs-generated`"
@@ -72,3 +73,33 @@ def test_site_builds_strictly_and_asks_no_other_host(tmp_path: Path) -> None:
     html = {path: path.read_text() for path in tmp_path.rglob("*.html")}
     assert len(html) > 5
     assert [str(path) for path, text in html.items() if fetched.search(text)] == []
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+
+
+def test_readme_session_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (session,) = python_blocks(ROOT / "README.md")
+    assert len(session.splitlines()) <= 12
+    example = doctest.DocTestParser().get_doctest(session, {}, "README", "README.md", 0)
+    assert doctest.DocTestRunner().run(example) == (0, len(example.examples))
+
+
+def test_guide_examples_give_what_their_comments_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in python_blocks(ROOT / "docs" / "guide.md"):
+        exec(compile(block, "guide.md", "exec"), names)  # noqa: S102
+    db = names["db"]
+    assert names["found"].to_pydict() == {
+        "user": ["Kun", "Nobody"], "total": [100, None], "_found": [True, False],
+    }  # fmt: skip
+    assert (db.version, db.at(1).get(("Jade",)), db.at(2).scan().num_rows) == (2, None, 3)
+    assert db.at(1).get(("Sankar",)) == (200,)
+    assert "before-migration" in db.tags

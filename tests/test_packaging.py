@@ -76,3 +76,28 @@ def test_empty_environment_gets_the_core_and_no_spark(installed: Path) -> None:
 def test_package_imports_without_extras(installed: Path, tmp_path: Path) -> None:
     script = "import holdfast, holdfast.errors; print(len(holdfast.errors.CONDITIONS) > 0)"
     assert run(installed / "python", "-W", "error", "-c", script, cwd=tmp_path) == "True\n"
+
+
+ROUND_TRIP = """
+import sys, holdfast, pyarrow as pa
+db = holdfast.open("totals", key="user string", value="total long", partitions=1)
+with db.update() as store:
+    store.put(("Sankar",), (200,))
+with db.update() as store:
+    store.put_many(pa.table({"user": ["Jade"], "total": [800]}))
+again = holdfast.open("totals")
+print(again.version, again.at(2).get(("Jade",)), again.at(1).get(("Jade",)))
+assert not {"pyspark", "pandas", "duckdb"} & set(sys.modules)
+"""
+
+
+def test_command_line_runs_without_extras(installed: Path, tmp_path: Path) -> None:
+    assert "0.1.0" in run(installed / "holdfast", "--version", cwd=tmp_path)
+    for command in ("ls", "show", "history", "get", "scan", "diff", "verify", "doctor"):
+        assert command in run(installed / "holdfast", "--help", cwd=tmp_path)
+
+
+def test_store_round_trip_without_extras(installed: Path, tmp_path: Path) -> None:
+    printed = run(installed / "python", "-W", "error", "-c", ROUND_TRIP, cwd=tmp_path)
+    assert printed == "2 (800,) None\n"
+    assert "2" in run(installed / "holdfast", "history", "totals", cwd=tmp_path)

@@ -187,3 +187,10 @@ def test_importing_holdfast_loads_no_optional_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def test_windows_is_refused_by_name() -> None:
+    script = "import sys; sys.platform = 'win32'; import holdfast"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "Windows" in done.stderr

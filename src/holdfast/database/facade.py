@@ -254,7 +254,7 @@ class Database:
     def __repr__(self) -> str:
         return (
             f"Database[{self.root}, version={self.version}, partitions={self.partitions}, "
-            f"key=({self.key_schema.ddl()}), value=({self.value_schema.ddl()})]"
+            f"key=({_cut(self.key_schema.ddl())}), value=({_cut(self.value_schema.ddl())})]"
         )
 
     def _repr_html_(self) -> str:
@@ -271,3 +271,7 @@ class Database:
 
     def _entries(self) -> list[PartitionEntry]:
         return [entry for _, _, entry in self._manifest.partitions()]
+
+
+def _cut(text: str, width: int = 40) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

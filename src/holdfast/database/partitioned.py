@@ -12,7 +12,7 @@ import pyarrow as pa
 from holdfast.engine.columns import one_array
 from holdfast.engine.hashing import partition_of
 from holdfast.engine.segment import HASH
-from holdfast.engine.statestore import EngineReadStateStore, EngineStateStore
+from holdfast.engine.statestore import EngineReadStateStore, EngineStateStore, State
 from holdfast.engine.writer import columns_of
 from holdfast.errors import Conflict, IllegalState
 from holdfast.ids import StateStoreId
@@ -131,7 +131,7 @@ class PartitionedStore(PartitionedReader, StateStore):
     ) -> None:
         super().__init__(root, version, list(parts))
         self._commit = commit
-        self._committed = False
+        self._state = State.UPDATING
         self._unclear = False
         """Whether a manifest may name the files of this update; then clean-up decides on them."""
 
@@ -178,7 +178,7 @@ class PartitionedStore(PartitionedReader, StateStore):
         return sum(part.expire(now_ms) for part in self._parts)
 
     def commit(self) -> int:
-        if self._committed:
+        if self._state is not State.UPDATING:
             raise IllegalState("Cannot commit after already committed or aborted")
         try:
             for part in self._parts:
@@ -189,20 +189,19 @@ class PartitionedStore(PartitionedReader, StateStore):
         except Conflict:
             self.abort()
             raise
-        self._committed = True
+        self._state = State.COMMITTED
         return self._version + 1
 
     def abort(self) -> None:
-        if self._committed:
+        if self._state is not State.UPDATING:
             return
+        self._state = State.ABORTED
         for part in self._parts:
-            if part.has_committed and not self._unclear:
-                part.discard()
-            part.abort()
+            part.discard(keep_files=self._unclear)
 
     @property
     def has_committed(self) -> bool:
-        return self._committed
+        return self._state is State.COMMITTED
 
     def __enter__(self) -> PartitionedStore:
         return self
@@ -215,7 +214,7 @@ class PartitionedStore(PartitionedReader, StateStore):
     ) -> None:
         if kind is not None:
             self.abort()
-        elif not self._committed:
+        elif self._state is State.UPDATING:
             self.commit()
 
     def __repr__(self) -> str:

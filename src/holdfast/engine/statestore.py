@@ -230,10 +230,16 @@ class EngineStateStore(EngineReadStateStore, StateStore):
             self._provider.discard(self._attempt)
         log.info("Aborted version %d for %s", self._version + 1, self)
 
-    def discard(self) -> None:
-        """Remove the files of a prepared commit that the driver did not take."""
-        if self._attempt is not None:
-            self._provider.discard(self._attempt)
+    def discard(self, *, keep_files: bool = False) -> None:
+        """Abort, even after a commit in a query: the driver did not take it.
+
+        `keep_files` where a manifest may name them.
+        """
+        if self._state is State.COMMITTED and self._provider.in_query:
+            self._state = State.UPDATING
+        if keep_files and self._attempt is not None:
+            self._attempt.published = True
+        self.abort()
 
     @property
     def has_committed(self) -> bool:

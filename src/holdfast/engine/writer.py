@@ -148,7 +148,9 @@ class PartitionWriter(PartitionReader):
                 if self._bounds != Bounds():
                     self._flush()
                     return self._get(encoded)
-                return change[1]
+                value, codec = change[1], self.shape.values
+                # Lists and maps are copied: what the caller does to them is not a put.
+                return value if value is None or codec.plain else codec.encode(value)
         return self._get(encoded)
 
     def _flush(self) -> list[MemorySegment]:

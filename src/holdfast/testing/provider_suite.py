@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import Closed, IllegalState, InvalidArgument, VersionNotFound
-from holdfast.store import StateStore
+from holdfast.store import ReadStateStore, StateStore
 from holdfast.testing._batch_suite import BatchContract
 from holdfast.testing._life_suite import LifeContract
 from holdfast.testing._provider_base import (
@@ -218,12 +218,17 @@ class RowContract(SuiteBase):
         provider = make_provider(key="k long", value="v array<int>, m map<string,int>")
         store = provider.get_store(0)
         store.put((1,), ([1], {"a": 1}))
-        for reader in (store, provider.get_read_store(store.commit())):
-            got = reader.get((1,))
-            assert got is not None
-            got[0].append(2)
-            got[1]["b"] = 2
-            assert reader.get((1,)) == ([1], {"a": 1})
+        self._change_what_get_returns(store)
+        store.commit()
+        self._change_what_get_returns(store)
+        self._change_what_get_returns(provider.get_read_store(1))
+
+    def _change_what_get_returns(self, reader: ReadStateStore) -> None:
+        got = reader.get((1,))
+        assert got is not None
+        got[0].append(2)
+        got[1]["b"] = 2
+        assert reader.get((1,)) == ([1], {"a": 1})
 
     def test_iterator_sees_the_state_as_of_its_creation(self, make_provider: MakeProvider) -> None:
         provider = make_provider()

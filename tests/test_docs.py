@@ -6,12 +6,16 @@ import doctest
 import importlib.util
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from typer.testing import CliRunner
+
+from holdfast import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -103,3 +107,48 @@ def test_guide_examples_give_what_their_comments_say(
     assert (db.version, db.at(1).get(("Jade",)), db.at(2).scan().num_rows) == (2, None, 3)
     assert db.at(1).get(("Sankar",)) == (200,)
     assert "before-migration" in db.tags
+
+
+def sessions(page: Path) -> list[tuple[list[str], list[str]]]:
+    """The `$ holdfast …` commands of a page, each with the lines it is said to print."""
+    found: list[tuple[list[str], list[str]]] = []
+    for block in re.findall(r"```console\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append((shlex.split(line)[1:], []))
+            elif found:
+                found[-1][1].append(line)
+    return found
+
+
+def without_times_and_sizes(lines: list[str]) -> list[str]:
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "TIME", "\n".join(lines))
+    return [line.rstrip() for line in re.sub(r" +[\d.]+ (?:B|KiB)", " SIZE", text).splitlines()]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
+def test_commands_of_a_page_print_what_it_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in python_blocks(ROOT / name):
+        for example in doctest.DocTestParser().get_examples(block) or [block]:
+            source = example if isinstance(example, str) else example.source
+            exec(compile(source, name, "exec"), names)  # noqa: S102
+    commands = sessions(ROOT / name)
+    assert commands
+    for (program, *arguments), printed in commands:
+        done = CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "90"})
+        assert program == "holdfast"
+        assert without_times_and_sizes(done.stdout.splitlines()) == without_times_and_sizes(printed)
+
+
+@pytest.mark.parametrize("section", ["Guarantees", "Limitations"])
+def test_every_promise_names_the_test_that_holds_it(section: str) -> None:
+    text = (ROOT / "README.md").read_text().partition(f"## {section}\n")[2].partition("\n## ")[0]
+    promises = re.findall(r"^- (.*?)(?=^- |\Z)", text, flags=re.DOTALL | re.MULTILINE)
+    assert len(promises) >= 4
+    for promise in promises:
+        (named,) = re.findall(r"\[(test_\w+)\]\((tests/[\w/]+\.py)\)", promise)
+        assert f"def {named[0]}(" in (ROOT / named[1]).read_text(), promise

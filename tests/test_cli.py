@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import holdfast
 import sample_roots
+from holdfast import inspection
 from holdfast.backends.local import LocalStorage
 from holdfast.cli import app
 from holdfast.cli import doctor as doctor_module
@@ -346,6 +347,31 @@ def test_damaged_state_ends_with_4_and_names_the_file(tmp_path: Path) -> None:
     assert ".delta" in message
 
 
+def test_detour_round_a_damaged_file_is_told_on_stderr(tmp_path: Path) -> None:
+    root = sample_roots.merged_shop(tmp_path)
+    sample_roots.flip_byte(next(tmp_path.glob("0/0/*.snapshot")))
+    done = CliRunner().invoke(app, ["get", str(root), "user-3"])
+    assert (done.exit_code, lines(done.stdout)) == (0, ["total 3"])
+    assert "Warning:" in done.stderr
+    assert ".snapshot" in done.stderr
+    done = CliRunner().invoke(app, ["get", str(root), "user-3", "--json"])
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_interrupted_command_ends_with_130(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(inspection, "verify", interrupt)
+    assert fails("verify", shop, code=130) == ""
+
+
+def test_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:
+    done = holdfast_process("show", sample_roots.shop(tmp_path), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "tags" in done.stdout
+
+
 def test_no_error_says_a_cell_that_was_typed_or_stored(tmp_path: Path) -> None:
     db = holdfast.open(tmp_path, key="k int", value="v string")
     with db.update() as store:
@@ -478,6 +504,11 @@ def test_doctor_tries_a_root_that_does_not_exist_yet_without_making_it(tmp_path:
     found = checks_of(tmp_path / "a" / "b")
     assert f"does not exist yet; tried in {tmp_path}" in found["root"]["found"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_refuses_a_file_as_root(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    assert "is a file" in checks_of(tmp_path / "file", code=1)["root"]["found"]
 
 
 def test_doctor_tells_a_root_that_can_only_be_read(tmp_path: Path) -> None:

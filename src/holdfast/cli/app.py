@@ -6,6 +6,7 @@ import json as json_module
 import sys
 import traceback
 from importlib.abc import MetaPathFinder
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -257,6 +258,9 @@ class _WithoutPandas(MetaPathFinder):
 def main() -> None:
     """Run the command line and end the process with its exit code."""
     sys.meta_path.insert(0, _WithoutPandas())
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without our characters
     try:
         if "--json" in sys.argv[1:]:
             sys.exit(_main_json())

@@ -110,6 +110,9 @@ class JsonOutput(Output):
         healthy = not any(check.status == "failed" for check in checks)
         _print({"healthy": healthy, "checks": [asdict(check) for check in checks]})
 
+    def warning(self, message: str) -> None:
+        return  # stderr is empty or one error; `verify` tells the same
+
     def error(self, error: HoldfastError) -> None:
         body = {
             "condition": error.condition,

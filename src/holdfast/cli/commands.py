@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -61,12 +62,34 @@ class Key:
 def run(json: bool, command: Callable[[Output], Exit]) -> None:
     """Run a command, tell what went wrong, and leave with the exit code."""
     output: Output = JsonOutput() if json else ConsoleOutput()
+    warnings = _Warnings(output)
+    log = logging.getLogger("holdfast")
+    log.addHandler(warnings)
     try:
         code = command(output)
     except HoldfastError as error:
         output.error(error)
         code = Exit.of(error)
+    except KeyboardInterrupt:
+        code = Exit.INTERRUPTED
+    finally:
+        log.removeHandler(warnings)
     raise typer.Exit(int(code))
+
+
+class _Warnings(logging.Handler):
+    """Tells what the engine logs at WARNING or above, each message once."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(logging.WARNING)
+        self._output = output
+        self._told: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if message not in self._told:
+            self._told.add(message)
+            self._output.warning(message)
 
 
 def ls(output: Output, location: str) -> Exit:

@@ -227,6 +227,9 @@ class ConsoleOutput(Output):
             _add(table, check.name, Text(word, style), check.found, check.advice)
         self._console.print(table)
 
+    def warning(self, message: str) -> None:
+        self._errors.print(Text.assemble(("Warning: ", "bold yellow"), clean(message)))
+
     def error(self, error: HoldfastError) -> None:
         self._errors.print(Text.assemble(("Error: ", "bold red"), clean(error.message)))
         self._errors.print(Text(error.condition, "dim"))

@@ -152,6 +152,9 @@ def _root(location: str) -> Iterator[Check]:
             "Write to a local root",
         )  # fmt: skip
         return
+    if isinstance(storage, LocalStorage) and os.path.isfile(storage.location):
+        yield Check("root", "failed", f"{storage.location} is a file", "Name a folder")
+        return
     probed, remark = _probe_place(storage)
     yield Check("root", "ok", f"{storage.location}{remark}")
     folder = f"holdfast-doctor-{secrets.token_hex(8)}"

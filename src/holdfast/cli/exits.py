@@ -27,6 +27,7 @@ class Exit(IntEnum):
     DAMAGED = (4, "what was asked for is damaged and cannot be read")
     UNAVAILABLE = (5, "the storage did not answer; try again")
     FAULT = (70, "a fault in holdfast itself")
+    INTERRUPTED = (130, "stopped by Ctrl-C")
 
     @classmethod
     def of(cls, error: HoldfastError) -> Exit:

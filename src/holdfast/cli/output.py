@@ -38,7 +38,7 @@ class Check:
 
 
 class Output(ABC):
-    """Everything a command can say. Each method is called at most once for a command."""
+    """Everything a command can say."""
 
     @abstractmethod
     def roots(self, roots: Sequence[RootInfo]) -> None:
@@ -77,6 +77,10 @@ class Output(ABC):
     @abstractmethod
     def checks(self, checks: Sequence[Check]) -> None:
         """What the doctor found."""
+
+    @abstractmethod
+    def warning(self, message: str) -> None:
+        """What went well only by a detour, such as round a damaged file; on stderr."""
 
     @abstractmethod
     def error(self, error: HoldfastError) -> None:

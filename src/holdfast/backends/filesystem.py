@@ -89,7 +89,10 @@ class FsspecStorage(Storage):
     def _mapped_errors(self, what: str, path: str) -> Iterator[None]:
         try:
             yield
-        except (OSError, TimeoutError) as error:
+        except BlobNotFound:
+            raise
+        # Each filesystem behind fsspec raises errors of its own, such as missing credentials.
+        except Exception as error:
             raise Unavailable(
                 f"Could not {what} {path or 'the root'!r} in {self._location}: "
                 f"{type(error).__name__}. Try again; `holdfast doctor` checks the root."

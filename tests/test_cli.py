@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from typer.testing import CliRunner
 
 import holdfast
@@ -327,6 +328,9 @@ def test_unknown_version_tag_and_column_are_named(shop: str) -> None:
     assert "Tags: two-users" in fails("scan", shop, "--at", "x", code=3)
     assert "no column 'x'" in fails("scan", shop, "--columns", "x", code=2)
     assert "The filter" in fails("scan", shop, "--where", "total >", code=2)
+    for command in ("show", "history", "scan"):
+        for option in ("--partition", "--operator"):
+            assert "0–1" in fails(command, shop, option, 7, code=2)
 
 
 def test_several_stores_ask_for_a_choice(tmp_path: Path) -> None:
@@ -345,6 +349,21 @@ def test_damaged_state_ends_with_4_and_names_the_file(tmp_path: Path) -> None:
     message = fails("scan", root, code=4)
     assert "STATE_STORE_CORRUPTION" in message
     assert ".delta" in message
+
+
+def test_storage_that_fails_in_its_own_way_ends_with_5(
+    shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoCredentialsError(Exception):
+        pass
+
+    def refuse(*_: object, **__: object) -> None:
+        raise NoCredentialsError("Unable to locate credentials")
+
+    monkeypatch.setattr(LocalFileSystem, "find", refuse)
+    message = fails("ls", f"simplecache::file://{shop}", code=5)
+    assert "NoCredentialsError" in message
+    assert "STATE_STORE_UNAVAILABLE" in message
 
 
 def test_detour_round_a_damaged_file_is_told_on_stderr(tmp_path: Path) -> None:

@@ -145,10 +145,14 @@ def test_query_root_shows_every_operator_store_and_partition(tmp_path: Path) -> 
     ]  # fmt: skip
     assert root.store(0).get(("word-2",)) == (1,)
     assert root.store(1, "right").get((3,), at=1) == (b"\0",)
-    with pytest.raises(InvalidArgument, match=r"several stores.*operator 0: default; operator 1"):
+    with pytest.raises(
+        InvalidArgument, match=r"several stores.*operator 0, store default, partitions"
+    ):
         root.store()
     with pytest.raises(InvalidArgument, match="no partition 5; it has 0–1"):
         root.store(0, partition=5)
+    with pytest.raises(InvalidArgument, match="nothing like that"):
+        root.history(operator=9)
 
 
 def test_provider_store_of_any_partition_finds_its_keys(tmp_path: Path) -> None:
@@ -451,6 +455,8 @@ def test_filter_selects_what_it_says(where: str, rows: list[int] | None) -> None
         ("name > 5", "in quotes"),
         ("born > 'yesterday'", "not a date"),
         ("age = 'x'", "not of type int"),
+        ("age = name", "cannot be compared"),
+        ("at = at", "cannot be compared"),
         ("salary > 1", "no column 'salary'; there are name, age"),
         ("age > 1; drop", "cannot be read, at character 8"),
         ("__import__('os')", "no column '__import__'"),

@@ -191,6 +191,8 @@ def cell_json(kind: DataType, cell: Any) -> Any:
         return duration_text(cell)
     if isinstance(cell, Decimal):
         return str(cell)
+    if kind == AtomicType("variant"):
+        return {"value": cell[0].hex(), "metadata": cell[1].hex()}
     if isinstance(cell, tuple):
         return [cell_json(kind, item) for item in cell]
     return cell

@@ -118,6 +118,7 @@ class Root:
         partition: int | None = None,
     ) -> VersionInfo:
         """One version with the chosen stores in it."""
+        self._check_choice(operator, store, partition)
         manifest = self.manifest(self.resolve(at))
         return VersionInfo(
             version=manifest.version,
@@ -153,6 +154,7 @@ class Root:
         limit: int | None = None,
     ) -> list[HistoryLine]:
         """The versions there are, newest first; figures of the chosen stores only."""
+        self._check_choice(operator, store, partition)
         return [
             self._history_line(version, operator, store, partition)
             for version in self.versions[::-1][:limit]
@@ -191,6 +193,7 @@ class Root:
         partition: int | None = None,
     ) -> list[PartitionChain]:
         """The segments a version loads from, partition by partition."""
+        self._check_choice(operator, store, partition)
         manifest = self.manifest(self.resolve(at))
         return [
             PartitionChain(
@@ -235,7 +238,7 @@ class Root:
             if operator in (None, op) and store in (None, name)
         ]
         if len(found) != 1:
-            raise self._no_single_store(manifest, bool(found))
+            raise self._no_single_store(manifest, several=bool(found))
         op, name = found[0]
         indexes = [entry.index for entry in manifest.operators[op][name].partitions]
         if partition is not None and partition not in indexes:
@@ -245,12 +248,22 @@ class Root:
             )
         return InspectedStore(self, op, name, partition)
 
-    def _no_single_store(self, manifest: Manifest, several: bool) -> InvalidArgument:
+    def _check_choice(self, operator: int | None, store: str | None, partition: int | None) -> None:
+        """Refuse a choice that leaves nothing, rather than show nothing."""
+        manifest = self.newest_readable()
+        if not any(
+            operator in (None, op) and store in (None, name) and partition in (None, entry.index)
+            for op, name, entry in manifest.partitions()
+        ):
+            raise self._no_single_store(manifest, several=False)
+
+    def _no_single_store(self, manifest: Manifest, *, several: bool) -> InvalidArgument:
         choice = "; ".join(
-            f"operator {op}: {', '.join(sorted(stores))}"
+            f"operator {op}, store {name}, partitions {_spans([e.index for e in entry.partitions])}"
             for op, stores in sorted(manifest.operators.items())
+            for name, entry in sorted(stores.items())
         )
-        what = "holds several stores; choose one" if several else "has no such store"
+        what = "holds several stores; choose one" if several else "has nothing like that; choose"
         return InvalidArgument(f"{self.location} {what} by operator and store name ({choice}).")
 
     def reader(

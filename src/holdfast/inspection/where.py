@@ -60,6 +60,13 @@ def parse_where(text: str, columns: StructType) -> pc.Expression:
     parser = _Parser(text, columns)
     expression = parser.disjunction(0)
     parser.expect_end()
+    try:
+        pa.schema(columns.arrow).empty_table().filter(expression)
+    except pa.ArrowException:
+        raise InvalidArgument(
+            "The filter compares columns that cannot be compared that way: they differ in type, or "
+            "have no order. Arrays, maps and structs can only be tested by `is null`."
+        ) from None
     return expression
 
 
@@ -127,7 +134,7 @@ class _Parser:
         right = self._operand()
         if left.type is None and right.type is None:
             self._refuse(left.token.place, "compares no column")
-        return _COMPARE[sign](self._value(left, right.type), self._value(right, left.type))
+        return _COMPARE[sign](self._value(left, right), self._value(right, left))
 
     def _null_test(self, left: _Operand) -> pc.Expression:
         negated = self._take("word", "not")
@@ -138,9 +145,9 @@ class _Parser:
     def _membership(self, left: _Operand) -> pc.Expression:
         column = self._column(left)
         self._expect("sign", "(")
-        found = column == self._value(self._operand(), left.type)
+        found = column == self._value(self._operand(), left)
         while self._take("sign", ","):
-            found = found | (column == self._value(self._operand(), left.type))
+            found = found | (column == self._value(self._operand(), left))
         self._expect("sign", ")")
         return found
 
@@ -186,19 +193,21 @@ class _Parser:
             self._refuse(operand.token.place, "takes a column here")
         return operand.expression
 
-    def _value(self, operand: _Operand, other: DataType | None) -> Any:
+    def _value(self, operand: _Operand, other: _Operand) -> Any:
+        """An operand as Arrow takes it; a literal is read by the type of the other side."""
         if operand.type is not None:
             return operand.expression
         token = operand.token
-        assert other is not None
+        assert other.type is not None
         if token.kind == "number":
-            return self._number(token, other)
+            return self._number(token, other.type)
         if token.kind == "word":
-            if other != AtomicType("boolean"):
-                self._refuse(token.place, f"compares {token.text} with {other}")
+            if other.type != AtomicType("boolean"):
+                self._refuse(token.place, f"compares {token.text} with {other.type}")
             return pc.scalar(token.text == "true")
         text = token.text[1:-1].replace("''", "'") if token.text[0] == "'" else token.text[1:-1]
-        return pc.scalar(pa.scalar(parse_cell(other, text, "in --where"), other.arrow))
+        cell = parse_cell(other.type, text, other.token.text)
+        return pc.scalar(pa.scalar(cell, other.type.arrow))
 
     def _number(self, token: _Token, other: DataType) -> Any:
         if isinstance(other, DecimalType):

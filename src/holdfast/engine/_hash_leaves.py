@@ -321,7 +321,8 @@ def _one_nan_one_zero(words: npt.NDArray[Any], kind: Any) -> npt.NDArray[Any]:
     fixed = numbers.copy()
     fixed[np.isnan(fixed)] = np.nan
     fixed[fixed == 0] = 0.0
-    return fixed.view(words.dtype)
+    viewed: npt.NDArray[Any] = fixed.view(words.dtype)
+    return viewed
 
 
 def _bytes_leaf(array: pa.Array, valid: Mask | None) -> BytesLeaf:

@@ -77,7 +77,7 @@ def _joined(top: int, low: int) -> int:
 
 def _hash_one_long(row: Row) -> int:
     # murmur3_bytes with its loop written out: the commonest key there is.
-    value = row[0]
+    value: int | None = row[0]
     if value is None:
         return _hash_null(row)
     k = (value & _M) * C1 & _M
@@ -191,7 +191,7 @@ def _decimal(kind: DecimalType) -> ToBytes:
 
     def unscaled(cell: Any) -> int:
         sign, digits, exponent = cell.as_tuple()
-        number = int("".join(map(str, digits))) * 10 ** (scale + exponent)
+        number: int = int("".join(map(str, digits))) * 10 ** (scale + exponent)
         return -number if sign else number
 
     def wide(cell: Any) -> bytes:

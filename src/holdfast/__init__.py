@@ -22,6 +22,7 @@ if sys.platform == "win32":
     )
 
 from holdfast.errors import (
+    ArithmeticOverflow,
     Closed,
     Conflict,
     Corruption,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.conf import StateStoreConf
     from holdfast.database import Database, VersionInfo
     from holdfast.database import open_database as open  # noqa: A004 - the name is holdfast.open
+    from holdfast.spark import stateful
     from holdfast.store import (
         ReadStateStore,
         RowPair,
@@ -51,6 +53,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DEFAULT_STORE_NAME",
+    "ArithmeticOverflow",
     "Closed",
     "Conflict",
     "Corruption",
@@ -72,6 +75,7 @@ __all__ = [
     "VersionInfo",
     "VersionNotFound",
     "open",
+    "stateful",
 ]
 
 _LAZY = {
@@ -86,6 +90,7 @@ _LAZY = {
     "StateStores": "stores",
     "VersionInfo": "database",
     "open": "database:open_database",
+    "stateful": "spark",
 }
 
 

@@ -7,10 +7,12 @@
     ├── VersionNotFound   that version was never committed, or is cleaned up
     ├── Closed            the store was aborted or its provider closed
     ├── InvalidArgument   the call cannot be right as it stands (also a ValueError)
-    └── IllegalState      the call came at the wrong time (also a RuntimeError)
+    ├── IllegalState      the call came at the wrong time (also a RuntimeError)
+    └── ArithmeticOverflow  a sum left its type's range (also an ArithmeticError)
 
-Every error carries a `condition`, a stable name starting with STATE_STORE_ that scripts may
-match on; `CONDITIONS` lists them all. A message never contains a value of the state.
+Every error carries a `condition`, a stable name that scripts may match on: ours start with
+STATE_STORE_, others are Spark's own. `CONDITIONS` lists them all. A message never contains a
+value of the state.
 """
 
 from __future__ import annotations
@@ -73,6 +75,10 @@ CONDITIONS: dict[str, tuple[str, str]] = {
     "STATE_STORE_ILLEGAL_STATE": (
         "The call is not allowed in the store's present state.",
         "A store takes updates only until it is committed or aborted.",
+    ),
+    "ARITHMETIC_OVERFLOW": (
+        "The sum of a batch and the state does not fit its type, and ANSI mode is on.",
+        "Nothing of the batch was committed. Cast the column to a wider type.",
     ),
     "STATE_STORE_COMMIT_FAILED": (
         "The version could not be committed; the cause is chained.",
@@ -137,6 +143,12 @@ class IllegalState(HoldfastError, RuntimeError):
     """The call came at the wrong time."""
 
     default_condition = "STATE_STORE_ILLEGAL_STATE"
+
+
+class ArithmeticOverflow(HoldfastError, ArithmeticError):
+    """A sum left the range of its type."""
+
+    default_condition = "ARITHMETIC_OVERFLOW"
 
 
 def _rebuild(cls: type[HoldfastError], message: str, condition: str) -> HoldfastError:

@@ -389,6 +389,11 @@ class EngineProvider(StateStoreProvider):
             with self._commits:
                 clean(self._versions, self._runtime, self._conf, self.waiting_files)
 
+    @property
+    def finished_merges(self) -> tuple[Swap, ...]:
+        """Merges that wait for the next commit."""
+        return tuple(self._swaps)
+
     def waiting_files(self) -> set[str]:
         """Files of merges that wait for the next commit, and of those under way."""
         under_way = set(self._merging)

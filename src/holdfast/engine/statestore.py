@@ -105,6 +105,21 @@ class EngineReadStateStore(ReadStateStore):
         partition = self._readable()
         return scan_table(partition, partition.pieces(), columns, where)
 
+    def tables(self) -> Iterator[pa.Table]:
+        """The whole state, a table of key and value columns at a time."""
+        return self._readable().tables()
+
+    def delta_tables(self) -> Iterator[pa.Table]:
+        """The keys this version put, with their values, a table at a time."""
+        for piece in self._readable().delta_pieces():
+            live = piece if piece.dead is None else piece.take(np.flatnonzero(~piece.dead))
+            yield rows_table(self._partition.shape, live)
+
+    def evicted_tables(self, above: int | None, upto: int) -> Iterator[pa.Table]:
+        """Keys whose index lies above `above` and at or below `upto`, evicted or not."""
+        for piece in self._readable().evicted_pieces(above, upto):
+            yield rows_table(self._partition.shape, piece)
+
     def index_number(self, cell: Any) -> int | None:
         """A value of the index column as the whole number it is stored as, if it is one."""
         if cell is None:
@@ -191,6 +206,10 @@ class EngineStateStore(EngineReadStateStore, StateStore):
                 f"{self} cannot evict by its index column: it is no whole number or time."
             )
         return writer.raise_bounds(evict=number)
+
+    def raise_evict_bound(self, number: int) -> int:
+        """`evict` for an index already in the whole number it is stored as."""
+        return self._updating("remove").raise_bounds(evict=number)
 
     def expire(self, now_ms: int) -> int:
         """Drop every key put with `expires_ms` at or before `now_ms`; return how many."""

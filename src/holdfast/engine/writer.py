@@ -105,6 +105,26 @@ class PartitionReader:
         for piece in self.pieces(within=within):
             yield rows_table(self.shape, piece)
 
+    def delta_pieces(self) -> Iterator[Rows]:
+        """The changes this version made, tombstones included, whatever the bounds hide."""
+        newest = self.chain.entry.segments[:1]
+        if newest and newest[0].low == newest[0].high == self.chain.version:
+            self.chain.usable()
+            delta = self.chain.segments()[0]
+            for number in range(delta.num_chunks):
+                yield delta.chunk(number)
+
+    def evicted_pieces(self, above: int | None, upto: int) -> Iterator[Rows]:
+        """Rows with an index above `above` and at or below `upto`, hidden by the bound or not."""
+        self.chain.usable()
+        within = IndexRange(high=upto) if above is None else IndexRange(above + 1, upto)
+        before = Bounds(above, self.chain.entry.expire)
+        layout = self.shape.layout
+        pieces: Iterator[Rows] = self.chain.run(
+            lambda view: view.pieces(within=within), layout, bounds=before
+        )
+        return pieces
+
     def prefix_pieces(self, prefix: Any) -> Iterator[Rows]:
         """The rows whose first key columns equal `prefix`, as of this call."""
         if self.shape.prefix == 0:

@@ -1,0 +1,5 @@
+"""Stateful streaming on PySpark. The only package that imports pyspark."""
+
+from holdfast.spark.frame import StatefulDataFrame, stateful
+
+__all__ = ["StatefulDataFrame", "stateful"]

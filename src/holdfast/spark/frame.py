@@ -1,0 +1,231 @@
+"""`stateful(df)`: a streaming DataFrame whose stateful operators Holdfast runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from holdfast.errors import InvalidArgument
+from holdfast.spark import jvm
+from holdfast.spark.aggregation import Aggregation
+from holdfast.spark.writer import StatefulStreamWriter
+
+Step = Callable[[DataFrame], DataFrame]
+_ELSEWHERE = "call it on the DataFrame before stateful(), or on the batch inside foreachBatch"
+
+
+def stateful(frame: DataFrame) -> StatefulDataFrame:
+    """Run the stateful operators called on the result on Holdfast's state.
+
+    Takes any streaming DataFrame of a classic Spark session. Stateful operators of Spark's own
+    upstream are refused: a batch that is replayed would wedge them.
+    """
+    jvm.check_spark(frame)
+    if not frame.isStreaming:
+        raise InvalidArgument("stateful() takes a streaming DataFrame, made by spark.readStream.")
+    if native := jvm.native_stateful_operators(frame):
+        raise InvalidArgument(
+            f"The DataFrame already has a stateful operator of Spark's own ({native[0]}). Call "
+            "stateful() on the DataFrame before it, and the operator on the result."
+        )
+    return StatefulDataFrame(frame, frame)
+
+
+class StatefulDataFrame:
+    """A streaming DataFrame with at most one stateful operator, run by Holdfast.
+
+    `native` is Spark's own form of the whole pipeline: it gives the schema and Spark's errors,
+    and is never started once there is an operator.
+    """
+
+    def __init__(
+        self,
+        source: DataFrame,
+        native: DataFrame,
+        operator: Aggregation | None = None,
+        steps: tuple[Step, ...] = (),
+    ) -> None:
+        self._source = source
+        self._native = native
+        self._operator = operator
+        self._steps = steps
+
+    def _then(self, step: Step) -> StatefulDataFrame:
+        native = step(self._native)
+        if self._operator is None:
+            return StatefulDataFrame(native, native)
+        return StatefulDataFrame(self._source, native, self._operator, (*self._steps, step))
+
+    def select(self, *cols: Any) -> StatefulDataFrame:
+        """As DataFrame.select."""
+        return self._then(lambda frame: frame.select(*cols))
+
+    def selectExpr(self, *expr: Any) -> StatefulDataFrame:
+        """As DataFrame.selectExpr."""
+        return self._then(lambda frame: frame.selectExpr(*expr))
+
+    def filter(self, condition: Column | str) -> StatefulDataFrame:
+        """As DataFrame.filter."""
+        return self._then(lambda frame: frame.filter(condition))
+
+    where = filter
+
+    def withColumn(self, colName: str, col: Column) -> StatefulDataFrame:
+        """As DataFrame.withColumn."""
+        return self._then(lambda frame: frame.withColumn(colName, col))
+
+    def withColumns(self, colsMap: dict[str, Column]) -> StatefulDataFrame:
+        """As DataFrame.withColumns."""
+        return self._then(lambda frame: frame.withColumns(colsMap))
+
+    def withColumnRenamed(self, existing: str, new: str) -> StatefulDataFrame:
+        """As DataFrame.withColumnRenamed."""
+        return self._then(lambda frame: frame.withColumnRenamed(existing, new))
+
+    def drop(self, *cols: Any) -> StatefulDataFrame:
+        """As DataFrame.drop."""
+        return self._then(lambda frame: frame.drop(*cols))
+
+    def alias(self, alias: str) -> StatefulDataFrame:
+        """As DataFrame.alias."""
+        return self._then(lambda frame: frame.alias(alias))
+
+    def orderBy(self, *cols: Any, **kwargs: Any) -> StatefulDataFrame:
+        """As DataFrame.orderBy; only after an aggregation, in complete mode."""
+        return self._then(lambda frame: frame.orderBy(*cols, **kwargs))
+
+    sort = orderBy
+
+    def join(self, other: DataFrame, on: Any = None, how: str | None = None) -> StatefulDataFrame:
+        """As DataFrame.join, with a static DataFrame."""
+        if other.isStreaming:
+            raise InvalidArgument(
+                "Holdfast joins a stream with a static DataFrame only. Join two streams before "
+                "stateful()."
+            )
+        return self._then(lambda frame: frame.join(other, on, how))
+
+    def union(self, other: StatefulDataFrame) -> StatefulDataFrame:
+        """As DataFrame.union, with another wrapped stream, before any stateful operator."""
+        if self._operator is not None or other._operator is not None:
+            raise InvalidArgument("union comes before the stateful operators of both streams.")
+        united = self._source.union(other._source)
+        return StatefulDataFrame(united, united)
+
+    def transform(
+        self, func: Callable[..., StatefulDataFrame], *args: Any, **kwargs: Any
+    ) -> StatefulDataFrame:
+        """As DataFrame.transform; `func` gets and returns the wrapper."""
+        result = func(self, *args, **kwargs)
+        if not isinstance(result, StatefulDataFrame):
+            raise InvalidArgument(
+                f"The function given to transform returned {type(result).__name__}, not the "
+                "wrapper it was given."
+            )
+        return result
+
+    def withWatermark(self, eventTime: str, delayThreshold: str) -> StatefulDataFrame:
+        """As DataFrame.withWatermark; before the stateful operator."""
+        if self._operator is not None:
+            raise InvalidArgument("withWatermark comes before the aggregation, not after it.")
+        return self._then(lambda frame: frame.withWatermark(eventTime, delayThreshold))
+
+    def groupBy(self, *cols: Any) -> GroupedStatefulData:
+        """As DataFrame.groupBy."""
+        if self._operator is not None:
+            raise InvalidArgument("One aggregation after another is not supported yet.")
+        listed = cols[0] if len(cols) == 1 and isinstance(cols[0], (list, tuple)) else cols
+        columns = tuple(F.col(c) if isinstance(c, str) else c for c in listed)
+        return GroupedStatefulData(self, columns)
+
+    groupby = groupBy
+
+    def agg(self, *exprs: Any) -> StatefulDataFrame:
+        """As DataFrame.agg: one group of all rows."""
+        return self.groupBy().agg(*exprs)
+
+    @property
+    def schema(self) -> StructType:
+        """The schema of the output."""
+        return self._native.schema
+
+    @property
+    def columns(self) -> list[str]:
+        """The column names of the output."""
+        return self._native.columns
+
+    @property
+    def isStreaming(self) -> bool:
+        """True: the wrapper holds streams only."""
+        return True
+
+    def printSchema(self, level: int | None = None) -> None:
+        """As DataFrame.printSchema."""
+        self._native.printSchema(level)
+
+    def explain(self, *args: Any, **kwargs: Any) -> None:
+        """Spark's plan for the rows that reach the stateful operator."""
+        self._source.explain(*args, **kwargs)
+
+    @property
+    def writeStream(self) -> StatefulStreamWriter:
+        """Where the output goes; as DataFrame.writeStream."""
+        return StatefulStreamWriter(self._source, self._native, self._operator, self._steps)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and hasattr(DataFrame, name):
+            raise InvalidArgument(
+                f"DataFrame.{name} is not part of a stateful stream: {_ELSEWHERE}."
+            )
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        columns = (f"{field.name}: {field.dataType.simpleString()}" for field in self.schema)
+        return f"StatefulDataFrame[{', '.join(columns)}]"
+
+
+class GroupedStatefulData:
+    """The groups of a stream; as GroupedData."""
+
+    def __init__(self, frame: StatefulDataFrame, columns: tuple[Column, ...]) -> None:
+        self._frame = frame
+        self._columns = columns
+
+    def agg(self, *exprs: Any) -> StatefulDataFrame:
+        """As GroupedData.agg, by columns or a dict of column and function name."""
+        grouped = self._frame._native.groupBy(*self._columns)
+        return self._aggregated(grouped.agg(*exprs))
+
+    def count(self) -> StatefulDataFrame:
+        """As GroupedData.count."""
+        return self._aggregated(self._frame._native.groupBy(*self._columns).count())
+
+    def _shorthand(self, function: str, cols: tuple[str, ...]) -> StatefulDataFrame:
+        grouped = self._frame._native.groupBy(*self._columns)
+        return self._aggregated(getattr(grouped, function)(*cols))
+
+    def sum(self, *cols: str) -> StatefulDataFrame:
+        """As GroupedData.sum."""
+        return self._shorthand("sum", cols)
+
+    def avg(self, *cols: str) -> StatefulDataFrame:
+        """As GroupedData.avg."""
+        return self._shorthand("avg", cols)
+
+    mean = avg
+
+    def min(self, *cols: str) -> StatefulDataFrame:
+        """As GroupedData.min."""
+        return self._shorthand("min", cols)
+
+    def max(self, *cols: str) -> StatefulDataFrame:
+        """As GroupedData.max."""
+        return self._shorthand("max", cols)
+
+    def _aggregated(self, after: DataFrame) -> StatefulDataFrame:
+        operator = Aggregation(self._columns, after)
+        return StatefulDataFrame(self._frame._source, after, operator)

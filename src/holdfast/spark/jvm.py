@@ -1,0 +1,259 @@
+"""Every call into PySpark's and Spark's private parts, so that a new Spark is checked in one place.
+
+Nothing else in the package touches `_jdf`, `_jvm` or a Catalyst class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import RDD
+from pyspark.errors import AnalysisException
+from pyspark.serializers import NoOpSerializer
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, _parse_datatype_json_string
+
+from holdfast.errors import InvalidArgument
+
+_CATALYST = "org.apache.spark.sql.catalyst"
+_REQUIRED = (
+    "org.apache.spark.sql.classic.Dataset",
+    "org.apache.spark.sql.classic.ExpressionUtils",
+    f"{_CATALYST}.analysis.UnresolvedAttribute",
+    f"{_CATALYST}.analysis.UnsupportedOperationChecker",
+    f"{_CATALYST}.streaming.InternalOutputModes",
+)
+
+
+def check_spark(frame: Any) -> None:
+    """Refuse Spark Connect, and a Spark that lacks what Holdfast calls, naming its version."""
+    if not isinstance(frame, DataFrame) or not hasattr(frame, "_jdf"):
+        raise InvalidArgument(
+            "Holdfast needs a classic Spark session: this DataFrame comes from Spark Connect or "
+            "is no DataFrame. Start the session with a master such as local[*], without .remote()."
+        )
+    session = frame.sparkSession
+    loader = _jvm(session).java.lang.Thread.currentThread().getContextClassLoader()
+    for name in _REQUIRED:
+        try:
+            loader.loadClass(name)
+        except Exception as error:
+            raise InvalidArgument(
+                f"Spark {session.version} has no {name}, which Holdfast needs. Use Spark 4.x."
+            ) from error
+
+
+def _jvm(session: SparkSession) -> Any:
+    return session.sparkContext._jvm
+
+
+def own_frame(frame: DataFrame, partitions: int) -> DataFrame:
+    """The same rows in a session of ours: its settings reach neither the user's plan nor sink."""
+    session = frame.sparkSession
+    java_session = frame._jdf.sparkSession().cloneSession()
+    java_session.conf().set("spark.sql.adaptive.enabled", "false")
+    java_session.conf().set("spark.sql.shuffle.partitions", str(partitions))
+    dataset = _jvm(session).org.apache.spark.sql.classic.Dataset
+    java_frame = dataset.ofRows(java_session, frame._jdf.logicalPlan())
+    return DataFrame(java_frame, SparkSession(session.sparkContext, java_session))
+
+
+def arrow_rdd(frame: DataFrame, rows_per_batch: int) -> tuple[RDD[bytes], bytes]:
+    """The frame's partitions as Arrow record batches in bytes, and their schema in bytes.
+
+    All four arguments are given: what the session says about time zones and large types must not
+    change what the bytes mean.
+    """
+    java_rdd = frame._jdf.toArrowBatchRdd(rows_per_batch, "UTC", True, False)
+    schema = to_arrow_schema(frame.schema, timezone="UTC", prefers_large_types=False)
+    context = frame.sparkSession.sparkContext
+    rdd: RDD[bytes] = RDD(java_rdd.toJavaRDD(), context, NoOpSerializer())
+    return rdd, schema.serialize().to_pybytes()
+
+
+def arrow_schema(frame: DataFrame) -> pa.Schema:
+    """The Arrow schema `arrow_rdd` gives."""
+    return to_arrow_schema(frame.schema, timezone="UTC", prefers_large_types=False)
+
+
+@dataclass(frozen=True)
+class AggregateCall:
+    """One aggregate function of a query: what it is called and the columns it is called with."""
+
+    function: str
+    sql: str
+    inputs: tuple[Column, ...]
+    input_types: tuple[DataType, ...]
+    where: Column | None
+    type: DataType
+    distinct: bool
+    flags: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class AnalyzedAggregation:
+    """An aggregation taken apart: its calls, and how each output column is made of them.
+
+    `finish` takes a column for each call and gives the output columns; keys are named `key_names`.
+    """
+
+    key_names: tuple[str, ...]
+    calls: tuple[AggregateCall, ...]
+    finish: Callable[[list[str]], list[Column]]
+
+
+def analyze_aggregation(frame: DataFrame, num_keys: int) -> AnalyzedAggregation:
+    """Take apart a frame that is `something.groupBy(keys).agg(...)`."""
+    session = frame.sparkSession
+    plan = frame._jdf.queryExecution().analyzed()
+    if plan.nodeName() != "Aggregate":
+        raise AnalysisException(f"not an aggregation: {plan.nodeName()}")
+    outputs = _items(plan.aggregateExpressions())
+    groupings = _items(plan.groupingExpressions())
+    names = [output.name() for output in outputs]
+    found: list[Any] = []
+
+    for output in outputs:
+        for node in _walk(output):
+            if _class(node) != "AggregateExpression":
+                continue
+            if not any(node.semanticEquals(other) for other in found):
+                found.append(node)
+
+    def finish(call_names: list[str]) -> list[Column]:
+        def replaced(node: Any) -> Any:
+            if _class(node) == "AggregateExpression":
+                at = next(i for i, other in enumerate(found) if node.semanticEquals(other))
+                return _attribute(session, call_names[at])
+            for key, grouping in zip(names[:num_keys], groupings, strict=False):
+                if node.semanticEquals(grouping):
+                    return _attribute(session, key)
+            return _rebuilt(session, node, replaced)
+
+        return [
+            _column(session, replaced(_unaliased(output))).alias(name)
+            for output, name in zip(outputs[num_keys:], names[num_keys:], strict=True)
+        ]
+
+    calls = tuple(_call(session, node) for node in found)
+    return AnalyzedAggregation(tuple(names[:num_keys]), calls, finish)
+
+
+def _call(session: SparkSession, node: Any) -> AggregateCall:
+    function = node.aggregateFunction()
+    children = _items(function.children())
+    condition = node.filter()
+    return AggregateCall(
+        function=_class(function),
+        sql=node.sql(),
+        inputs=tuple(_by_name(session, child) for child in children),
+        input_types=tuple(_type(child) for child in children),
+        where=None if condition.isEmpty() else _by_name(session, condition.get()),
+        type=_type(node),
+        distinct=bool(node.isDistinct()),
+        flags=(bool(function.ignoreNulls()),) if _class(function) in ("First", "Last") else (),
+    )
+
+
+def _by_name(session: SparkSession, node: Any) -> Column:
+    """An expression as a column that refers to its inputs by name."""
+
+    def replaced(inner: Any) -> Any:
+        if _class(inner) == "AttributeReference":
+            return _attribute(session, inner.name())
+        return _rebuilt(session, inner, replaced)
+
+    return _column(session, replaced(node))
+
+
+def _rebuilt(session: SparkSession, node: Any, replaced: Callable[[Any], Any]) -> Any:
+    children = _items(node.children())
+    if not children:
+        return node
+    changed = [replaced(child) for child in children]
+    sequence = _jvm(session).PythonUtils.toSeq(changed)
+    return node.withNewChildren(sequence)
+
+
+def _attribute(session: SparkSession, name: str) -> Any:
+    parts = _jvm(session).PythonUtils.toSeq([name])
+    return getattr(_jvm(session), f"{_CATALYST}.analysis.UnresolvedAttribute")(parts)
+
+
+def _column(session: SparkSession, expression: Any) -> Column:
+    return Column(_jvm(session).org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+
+
+def _unaliased(output: Any) -> Any:
+    return output.child() if _class(output) == "Alias" else output
+
+
+def _type(expression: Any) -> DataType:
+    return _parse_datatype_json_string(expression.dataType().json())
+
+
+def _class(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(i) for i in range(sequence.size())]
+
+
+def _walk(node: Any) -> Iterator[Any]:
+    yield node
+    for child in _items(node.children()):
+        yield from _walk(child)
+
+
+def check_supported(frame: DataFrame, output_mode: str) -> None:
+    """Spark's own check of operators against an output mode, with Spark's own errors."""
+    session = frame.sparkSession
+    catalyst = _jvm(session).org.apache.spark.sql.catalyst
+    modes = catalyst.streaming.InternalOutputModes
+    plan = frame._jdf.queryExecution().analyzed()
+    catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, modes.apply(output_mode))
+
+
+_STATEFUL = frozenset({
+    "Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "FlatMapGroupsWithState",
+    "FlatMapGroupsInPandasWithState", "TransformWithState", "TransformWithStateInPySpark",
+    "TransformWithStateInPandas", "GlobalLimit", "LocalLimit",
+})  # fmt: skip
+
+
+def native_stateful_operators(frame: DataFrame) -> list[str]:
+    """The stateful operators of Spark's own in a streaming frame's plan."""
+    found = []
+    for node in _walk(frame._jdf.queryExecution().analyzed()):
+        if not node.isStreaming():
+            continue
+        name = _class(node)
+        sides = _items(node.children())
+        if name in _STATEFUL or (name == "Join" and all(side.isStreaming() for side in sides)):
+            found.append(name)
+    return found
+
+
+@dataclass(frozen=True)
+class EventTimeStats:
+    """What one withWatermark of the running query saw: the delay and the largest time so far."""
+
+    delay_ms: int
+    rows: int
+    max_ms: int
+
+
+def event_time_stats(java_query: Any) -> list[EventTimeStats]:
+    """The event times of the batch under way, one entry for each withWatermark of the query."""
+    execution = java_query.streamingQuery().lastExecution()
+    found = []
+    for node in _walk(execution.executedPlan()):
+        if _class(node) == "EventTimeWatermarkExec":
+            stats = node.eventTimeStats().value()
+            found.append(EventTimeStats(int(node.delayMs()), int(stats.count()), int(stats.max())))
+    return found

@@ -1,0 +1,1 @@
+"""What stateful operators compute, on Arrow columns and without a JVM."""

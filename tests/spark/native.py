@@ -1,0 +1,92 @@
+"""The same pipeline through Spark's own streaming and through Holdfast, batch by batch."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast import stateful
+
+SCHEMA = "id string, v long, x double, d decimal(12,2), ts timestamp"
+_START_S = 1_700_000_000
+
+
+def write_batches(folder: Path, seed: int, batches: int = 5, spread_s: int = 900) -> None:
+    """Random rows, one file a batch; event times move on and are late by up to `spread_s`."""
+    rnd = random.Random(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(batches):
+        size = rnd.randrange(1, 40)
+        now = _START_S + number * 400
+
+        def cells(make: Callable[[], Any], n: int = size) -> list[Any]:
+            return [None if rnd.random() < 0.15 else make() for _ in range(n)]
+
+        table = pa.table(
+            {
+                "id": pa.array(cells(lambda: rnd.choice("abc")), pa.string()),
+                "v": pa.array(cells(lambda: rnd.randrange(-50, 50)), pa.int64()),
+                "x": pa.array(
+                    cells(lambda: rnd.choice([math.nan, -0.0, rnd.random()])),
+                    pa.float64(),
+                    from_pandas=False,
+                ),
+                "d": pa.array(
+                    cells(lambda: rnd.randrange(-(10**9), 10**9)), pa.int64()
+                ).cast(pa.decimal128(21, 2)).cast(pa.decimal128(12, 2)),
+                "ts": pa.array(
+                    [(now + rnd.randrange(-spread_s, 400)) * 1_000_000 for _ in range(size)],
+                    pa.timestamp("us", tz="UTC"),
+                ),
+            }
+        )  # fmt: skip
+        path = folder / f"{number:03d}.parquet"
+        pq.write_table(table, path)
+        os.utime(path, (number + 1000, number + 1000))
+
+
+def run(
+    spark: SparkSession,
+    folder: Path,
+    checkpoint: Path,
+    pipeline: Callable[[Any], Any],
+    mode: str,
+    *,
+    native: bool,
+) -> list[list[tuple[Any, ...]]]:
+    """The output of every batch that had one, each as sorted rows."""
+    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1").parquet(str(folder))
+    outputs: dict[int, list[tuple[Any, ...]]] = {}
+
+    def keep(batch: DataFrame, number: int) -> None:
+        rows = sorted((tuple(map(normal, row)) for row in batch.collect()), key=repr)
+        if rows:
+            outputs[number] = rows
+
+    frame = pipeline(source if native else stateful(source))
+    query = (
+        frame.writeStream.outputMode(mode)
+        .foreachBatch(keep)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return [outputs[number] for number in sorted(outputs)]
+
+
+def normal(cell: Any) -> Any:
+    """A cell in a form two runs can be compared by: doubles to nine digits, lists as multisets."""
+    if isinstance(cell, float):
+        return "NaN" if math.isnan(cell) else float(f"{cell:.9g}")
+    if isinstance(cell, list):
+        return sorted(map(normal, cell), key=repr)
+    return cell

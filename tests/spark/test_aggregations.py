@@ -1,0 +1,232 @@
+"""Aggregations of streams give what Spark's own give, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from native import SCHEMA, normal, run, write_batches
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import holdfast
+from holdfast import stateful
+
+pytestmark = pytest.mark.spark
+Pipeline = Callable[[Any], Any]
+
+
+def _summary(frame: Any, *keys: Any, watermark: str | None = None) -> Any:
+    if watermark is not None:
+        frame = frame.withWatermark("ts", watermark)
+    return frame.groupBy(*keys).agg(
+        F.sum("v").alias("s"),
+        F.count("*").alias("n"),
+        F.avg("v").alias("m"),
+        F.min("x"),
+        F.max("x").alias("mx"),
+        (F.sum("v") / F.count("v")).alias("r"),
+        F.expr("sum(v) filter (where x > 0.5)").alias("fs"),
+        F.sum("d").alias("sd"),
+    )
+
+
+def _others(frame: Any, *keys: Any) -> Any:
+    return frame.groupBy(*keys).agg(
+        F.stddev("v"),
+        F.var_pop("v"),
+        F.avg("d").alias("ad"),
+        F.bool_and(F.col("v") > 0).alias("ba"),
+        F.bool_or(F.col("v") > 0).alias("bo"),
+        F.bit_xor("v").alias("bx"),
+        F.count_if(F.col("v") > 3).alias("ci"),
+        F.collect_list("v").alias("cl"),
+        F.collect_set("v").alias("cs"),
+        F.max("id").alias("mi"),
+        F.min("ts").alias("mt"),
+    )
+
+
+CASES: dict[str, tuple[Pipeline, str]] = {
+    "update by one key": (lambda f: _summary(f, "id"), "update"),
+    "complete by one key": (lambda f: _summary(f, "id"), "complete"),
+    "update by an expression": (
+        lambda f: _summary(f, "id", (F.col("v") % 3).alias("k")), "update",
+    ),
+    "global update": (lambda f: _summary(f), "update"),
+    "global complete": (lambda f: _summary(f), "complete"),
+    "append by tumbling windows": (
+        lambda f: _summary(f, "id", F.window("ts", "5 minutes"), watermark="10 minutes"), "append",
+    ),
+    "update by sliding windows": (
+        lambda f: _summary(f, F.window("ts", "9 minutes", "3 minutes"), "id", watermark="1 minute"),
+        "update",
+    ),
+    "complete by windows with an offset": (
+        lambda f: _summary(f, F.window("ts", "5 minutes", "5 minutes", "1 minute")), "complete",
+    ),
+    "append by the event time itself": (
+        lambda f: _summary(f, "ts", watermark="2 minutes"), "append",
+    ),
+    "other functions": (lambda f: _others(f, "id"), "update"),
+    "columns before and after": (
+        lambda f: _summary(f.filter("v is not null").withColumn("id", F.upper("id")), "id")
+        .filter("n > 1").withColumn("z", F.col("s") * 2).drop("mx"),
+        "update",
+    ),
+    "ordered": (lambda f: f.groupBy("id").count().orderBy("count"), "complete"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_batch_gives_what_spark_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    pipeline, mode = CASES[name]
+    seed = sum(map(ord, name))
+    print(f"seed {seed}")
+    write_batches(tmp_path / "in", seed)
+    native = run(spark, tmp_path / "in", tmp_path / "a", pipeline, mode, native=True)
+    ours = run(spark, tmp_path / "in", tmp_path / "b", pipeline, mode, native=False)
+    assert ours == native
+    assert native
+
+
+def test_a_restarted_query_continues_as_sparks_does(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline, mode = CASES["append by tumbling windows"]
+    write_batches(tmp_path / "all", seed=5, batches=3)
+    for number in range(3):
+        name = f"{number:03d}.parquet"
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / name).write_bytes((tmp_path / "all" / name).read_bytes())
+        native = run(spark, tmp_path / "in", tmp_path / "a", pipeline, mode, native=True)
+        assert run(spark, tmp_path / "in", tmp_path / "b", pipeline, mode, native=False) == native
+    assert native
+
+
+def test_files_are_written_once_and_named_by_version(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline, _ = CASES["append by tumbling windows"]
+    write_batches(tmp_path / "in", seed=8)
+    expected = run(spark, tmp_path / "in", tmp_path / "a", pipeline, "append", native=True)
+    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
+    query = (
+        pipeline(stateful(source.parquet(str(tmp_path / "in"))))
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "b"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "out"))
+    )
+    query.awaitTermination()
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    found = sorted((tuple(map(normal, row)) for row in rows), key=repr)
+    assert found == sorted((row for batch in expected for row in batch), key=repr)
+    names = [path.name for path in (tmp_path / "out").glob("part-*.parquet")]
+    assert names
+    assert all(name.startswith("part-00000000") for name in names)
+
+
+def test_the_state_can_be_read_at_any_version(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path / "in", seed=3)
+    outputs = run(
+        spark,
+        tmp_path / "in",
+        tmp_path / "cp",
+        lambda f: f.groupBy("id").agg(F.count("*").alias("n")),
+        "complete",
+        native=False,
+    )
+    with holdfast.open(tmp_path / "cp" / "holdfast") as db:
+        assert db.version == len(outputs)
+        for version, rows in enumerate(outputs, start=1):
+            table = db.at(version).scan()
+            assert sorted(zip(*table.to_pydict().values(), strict=True), key=repr) == rows
+
+
+def test_a_batch_brought_twice_is_recognised_by_its_offsets(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline, _ = CASES["update by one key"]
+    write_batches(tmp_path / "in", seed=4, batches=2)
+    first = run(spark, tmp_path / "in", tmp_path / "cp", pipeline, "update", native=False)
+    for name in ("1", ".1.crc"):
+        (tmp_path / "cp" / "commits" / name).unlink()
+    again = run(spark, tmp_path / "in", tmp_path / "cp", pipeline, "update", native=False)
+    assert again == first[-1:]
+    with holdfast.open(tmp_path / "cp" / "holdfast") as db:
+        assert db.version == 2
+
+
+def test_other_offsets_behind_a_known_batch_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline, _ = CASES["update by one key"]
+    write_batches(tmp_path / "in", seed=4, batches=2)
+    run(spark, tmp_path / "in", tmp_path / "cp", pipeline, "update", native=False)
+    for folder in ("commits", "offsets", "sources"):
+        for path in sorted((tmp_path / "cp" / folder).rglob("*"), reverse=True):
+            path.unlink() if path.is_file() else path.rmdir()
+    with pytest.raises(Exception, match="do not belong together"):
+        run(spark, tmp_path / "in", tmp_path / "cp", pipeline, "update", native=False)
+
+
+def test_a_changed_query_is_refused_with_the_difference(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_batches(tmp_path / "in", seed=4, batches=1)
+    run(spark, tmp_path / "in", tmp_path / "cp", lambda f: f.groupBy("id").count(), "update",
+        native=False)  # fmt: skip
+    with pytest.raises(holdfast.InvalidArgument, match="differs from the stored one"):
+        run(spark, tmp_path / "in", tmp_path / "cp", lambda f: f.groupBy("v").count(), "update",
+            native=False)  # fmt: skip
+
+
+def test_an_overflow_fails_the_batch_and_commits_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = spark.createDataFrame([(2**62,)], "v long").coalesce(1)
+    for _ in range(2):
+        rows.write.mode("append").parquet(str(tmp_path / "in"))
+    source = spark.readStream.schema("v long").option("maxFilesPerTrigger", "1")
+    query = (
+        stateful(source.parquet(str(tmp_path / "in")))
+        .agg(F.sum("v").alias("s"))
+        .writeStream.outputMode("update").format("noop")
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .trigger(availableNow=True)
+        .start()
+    )  # fmt: skip
+    with pytest.raises(Exception, match="ARITHMETIC_OVERFLOW"):
+        query.awaitTermination()
+    with holdfast.open(tmp_path / "cp" / "holdfast") as db:
+        assert db.version == 1
+
+
+def _rates(spark: SparkSession) -> DataFrame:
+    return spark.readStream.format("rate").load()
+
+
+def test_what_cannot_work_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    rates = _rates(spark)
+    with pytest.raises(holdfast.InvalidArgument, match="streaming DataFrame"):
+        stateful(spark.range(3))
+    with pytest.raises(holdfast.InvalidArgument, match="Deduplicate"):
+        stateful(rates.dropDuplicates())
+    with pytest.raises(holdfast.InvalidArgument, match=r"DataFrame\.limit"):
+        stateful(rates).limit(3)
+    with pytest.raises(holdfast.InvalidArgument, match="median"):
+        stateful(rates).agg(F.median("value"))
+    with pytest.raises(holdfast.InvalidArgument, match="DISTINCT"):
+        stateful(rates).agg(F.count_distinct("value"))
+    with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
+        stateful(rates).groupBy("nope").count()
+
+
+def test_sparks_rules_for_output_modes_hold_at_start(spark: SparkSession, tmp_path: Path) -> None:
+    counted = stateful(_rates(spark)).groupBy("value").count()
+    writer = counted.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(AnalysisException, match="STREAMING_OUTPUT_MODE"):
+        writer.outputMode("append").start()
+    plain = stateful(_rates(spark)).writeStream.format("noop")
+    with pytest.raises(AnalysisException, match="STREAMING_OUTPUT_MODE"):
+        plain.option("checkpointLocation", str(tmp_path)).outputMode("complete").start()

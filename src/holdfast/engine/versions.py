@@ -95,16 +95,20 @@ class VersionLog:
 
     def _look_again(self, created: Manifest) -> Verdict:
         """Whether a version that took long belongs to the history; it is undone if it does not."""
-        version, commit_id = created.version, created.commit_id
+        verdict, next_parent = self._place(created)
+        if verdict is Verdict.CONFLICT and is_stray(created.commit_id, next_parent):
+            self.storage.delete(manifest_path(created.version))
+        return verdict
+
+    def _place(self, stored: Manifest) -> tuple[Verdict, str | None]:
+        """Whether a stored version belongs to the history, and the parent of the next one."""
         newest = self.newest()
         following = None
-        if newest is not None and newest > version:
-            following = self._load_or_none(version + 1)
+        if newest is not None and newest > stored.version:
+            following = self._load_or_none(stored.version + 1)
         parent = None if following is None else following.parent_commit_id
-        verdict = still_newest(Verdict.COMMITTED, version, commit_id, newest, parent)
-        if verdict is Verdict.CONFLICT and is_stray(commit_id, parent):
-            self.storage.delete(manifest_path(version))
-        return verdict
+        verdict = still_newest(Verdict.COMMITTED, stored.version, stored.commit_id, newest, parent)
+        return verdict, parent
 
     def _create(self, manifest: Manifest) -> tuple[Verdict, Manifest]:
         path, data = manifest_path(manifest.version), encode(manifest)
@@ -187,13 +191,29 @@ class VersionLog:
                     f"The tag {name!r} already names version {taken}. Remove it first, or choose "
                     "another name."
                 )
-        if version in self._marked() or self._load_or_none(version) is None:
+        if not self._stays(name, version):
             if created:
                 self.storage.delete(path)
             raise VersionNotFound(
                 f"Version {version} of {self.storage.location} is being removed by retention: it "
                 "was not tagged. `holdfast history` lists those there are."
             )
+
+    def _stays(self, name: str, version: int) -> bool:
+        """Whether a version that was just tagged with `name` is there and will be.
+
+        It may be about to go, or be what a writer that slept has left in the place of a version
+        that went. The latter stands alone: its next version is gone too, or has another parent.
+        """
+        if version in self._marked():
+            return False
+        # Only now: a clean-up may just have removed the version, and then its mark.
+        stored = self._load_or_none(version)
+        if stored is None:
+            return False
+        if self._place(stored)[0] is Verdict.COMMITTED:
+            return True
+        return any(tag != name and named == version for tag, named in self.tags().items())
 
     def retire(self, versions: Sequence[int]) -> list[int]:
         """Delete manifests, except those that were tagged meanwhile; return which are gone."""

@@ -432,6 +432,46 @@ def test_maintenance_compacts_and_changes_nothing(root: Path, partitions: int) -
         assert state(again) == {"a": 9, **{f"u{n}": n for n in range(10)}}
 
 
+def test_partition_that_cannot_be_merged_does_not_keep_the_others_from_maintenance(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    conf = {**EAGER, "pack_threshold_bytes": 0}
+    with holdfast.open(root, key="user string", value="total long", partitions=3, conf=conf) as db:
+        for number in range(4):
+            put(db, **{f"u{i}": number for i in range(30)})
+        for delta in (root / "0" / "1").glob("*.delta"):
+            delta.write_bytes(b"damaged")
+        db.maintain()
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.message.startswith("Error performing snapshot and cleaning up HDFSBackedState")
+    assert "part=1" in warning.message
+    assert [len(list((root / "0" / str(n)).glob("*.snapshot"))) for n in range(3)] == [1, 0, 1]
+    assert sorted(path.name for path in (root / "versions").iterdir()) == ["3", "4"]
+
+
+def test_foreign_files_in_a_root_disturb_nobody_and_stay(root: Path, partitions: int) -> None:
+    with holdfast.open(
+        root, key="user string", value="total long", partitions=partitions, conf=EAGER
+    ) as db:
+        put(db, a=1)
+        db.tag("first")
+        foreign = [
+            root / folder / name
+            for folder in ("versions", "tags", "packs", "retiring", "0/0", ".")
+            for name in (".DS_Store", "7.bak", "~lock", "kopie von 3", "nested/4")
+        ]
+        foreign.remove(root / "tags" / "7.bak")  # might be a damaged tag: refused, not ignored
+        for path in foreign:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"\xff not ours")
+        for number in range(2, 6):
+            put(db, a=number)
+            db.maintain()
+        assert [info.version for info in db.history()] == [5, 4, 1]
+        assert (db.tags, state(db.at("first"))) == ({"first": 1}, {"a": 1})
+        assert all(path.exists() for path in foreign)
+
+
 def test_maintenance_runs_in_the_background_and_ends_with_close(root: Path) -> None:
     def threads() -> int:
         return sum(t.name == "holdfast-maintenance" for t in threading.enumerate())

@@ -15,6 +15,8 @@ from holdfast.backends.hdfs_backed import HDFSBackedStateStore, HDFSBackedStateS
 from holdfast.backends.local import LocalStorage
 from holdfast.conf import StateStoreConf
 from holdfast.engine import hashing
+from holdfast.engine.chain import SegmentCache
+from holdfast.engine.segment import Layout
 from holdfast.engine.storage import Runtime
 from holdfast.errors import (
     Conflict,
@@ -290,6 +292,40 @@ def test_metrics_tell_segments_snapshots_and_bytes(root: Path) -> None:
     assert (after["numSegments"], after["numSnapshots"]) == (2, 1)
     assert after["bytesWritten"] > before["bytesWritten"]
     assert after["numKeys"] == 6
+
+
+def test_metrics_of_a_committed_store_are_those_of_the_version_it_made(root: Path) -> None:
+    provider = make(root, FILES)
+    for version in range(3):
+        advance(provider, version)
+    provider.do_snapshot()
+    store = provider.get_store(3)
+    store.put(("b",), (1,))
+    before = store.metrics.json()
+    store.commit()
+    made, read = store.metrics.json(), provider.get_read_store(4).metrics.json()
+    for name in ("numKeys", "stateOnCurrentVersionSizeBytes", "numSegments"):
+        assert made[name] == read[name]
+    assert (before["numSegments"], made["numSegments"]) == (3, 2)
+
+
+def test_metrics_of_a_prepared_store_count_its_delta(root: Path) -> None:
+    store = make(root, FILES, in_query=True).get_store(0)
+    store.put(("a",), (1,))
+    store.commit()
+    delta = store.prepared.delta
+    assert delta is not None
+    figures = store.metrics.json()
+    assert figures["numKeys"] == figures["numSegments"] == 1
+    assert figures["stateOnCurrentVersionSizeBytes"] == delta.info.size
+
+
+def test_names_of_written_segments_are_not_kept_for_ever(root: Path) -> None:
+    cache = SegmentCache(LocalStorage(root), "", Layout(pa.schema([]), pa.schema([])))
+    for number in range(10_000):
+        cache.trust(str(number))
+    assert len(cache._trusted) < 1000
+    assert "9999" in cache._trusted
 
 
 def test_memory_counts_what_is_private(root: Path) -> None:

@@ -185,12 +185,13 @@ class Database:
             names.setdefault(version, []).append(name)
         infos = []
         for version in reversed(self._versions.versions()):
-            entries = [entry for _, _, entry in self._versions.load(version).partitions()]
+            manifest = self._versions.load(version)
+            entries = [entry for _, _, entry in manifest.partitions()]
             refs = [ref for entry in entries for ref in entry.segments]
             infos.append(
                 VersionInfo(
                     version,
-                    self._versions.load(version).committed_at_ms,
+                    manifest.committed_at_ms,
                     sum(entry.num_keys for entry in entries),
                     sum(ref.info.size for ref in refs),
                     sum(ref.info.rows for ref in refs if ref.low == ref.high == version),
@@ -200,10 +201,16 @@ class Database:
         return infos
 
     def maintain(self) -> None:
-        """Merge what is due and clean up now, rather than in the background."""
+        """Merge what is due and clean up now, rather than in the background.
+
+        A partition that cannot be merged is named in the log; the others and the clean-up go on.
+        """
         self._check_open()
         for provider in self._providers:
-            provider.do_snapshot()
+            try:
+                provider.do_snapshot()
+            except Exception:
+                log.warning("Error performing snapshot and cleaning up %s", provider, exc_info=True)
         with self._lock:
             clean(self._versions, self.runtime, self._conf, self._waiting_files)
 

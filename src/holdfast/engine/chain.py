@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,8 @@ from holdfast.types import RowCodec, Schema, parse_schema
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
+_MOST_TRUSTED = 256
+"""More than the segments of a chain; one that was written before so many others is checked."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +75,12 @@ class SegmentCache:
         self._directory = directory
         self._layout = layout
         self._open: WeakValueDictionary[str, Segment] = WeakValueDictionary()
-        self._trusted: set[str] = set()
+        self._trusted: deque[str] = deque(maxlen=_MOST_TRUSTED)
         self._lock = threading.Lock()
 
     def trust(self, name: str) -> None:
-        """Skip the block checks of a segment that this process wrote itself."""
-        self._trusted.add(name)
+        """Skip the block checks of a segment that this process has just written itself."""
+        self._trusted.append(name)
 
     def open(self, ref: SegmentRef) -> Segment:
         """The open segment; BadSegment when it is missing or its tail is damaged."""

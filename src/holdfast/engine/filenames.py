@@ -11,7 +11,10 @@ VERSIONS, PACKS, TAGS, RETIRING = "versions", "packs", "tags", "retiring"
 KINDS = ("delta", "merge", "snapshot")
 PACK = "pack"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
-_DATA = re.compile(rf"(?P<version>{_NUMBER.pattern})-(?P<attempt>[0-9a-f]{{32}})\.(?P<kind>[a-z]+)")
+_ATTEMPT = re.compile(r"[0-9a-f]{32}")
+_DATA = re.compile(
+    rf"(?P<version>{_NUMBER.pattern})-(?P<attempt>{_ATTEMPT.pattern})\.(?P<kind>[a-z]+)"
+)
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,99}")
 
 
@@ -65,6 +68,12 @@ def tag_name(path: str) -> str | None:
 def retiring_path(attempt: str) -> str:
     """Where a clean-up notes which versions it is about to remove."""
     return f"{RETIRING}/{attempt}"
+
+
+def is_retiring(path: str) -> bool:
+    """Whether that is such a note."""
+    directory, _, name = path.rpartition("/")
+    return directory == RETIRING and _ATTEMPT.fullmatch(name) is not None
 
 
 def data_file(path: str) -> DataFile | None:

@@ -6,7 +6,7 @@ import logging
 import threading
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from holdfast.engine.chain import Chain, SegmentCache, StoreShape
 from holdfast.engine.commit import Prepared, Swap, fits
 from holdfast.engine.committer import Committer
 from holdfast.engine.compaction import merge, output_path, plan
-from holdfast.engine.filenames import segment_path
+from holdfast.engine.filenames import manifest_path, segment_path
 from holdfast.engine.hash_samples import check_samples, make_samples
 from holdfast.engine.hashing import HASH_NAME
 from holdfast.engine.manifest import (
@@ -32,7 +32,7 @@ from holdfast.engine.segment import SegmentInfo, SegmentWriter
 from holdfast.engine.statestore import EngineReadStateStore, EngineStateStore
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions import VersionLog
-from holdfast.engine.writer import PartitionReader, PartitionWriter, Sealed
+from holdfast.engine.writer import PartitionReader, PartitionWriter
 from holdfast.errors import Closed, InvalidArgument, VersionNotFound
 from holdfast.ids import StateStoreId
 from holdfast.store import (
@@ -85,11 +85,19 @@ class Attempt:
     """One try at committing one version; kept so that a second try recognises the first."""
 
     commit_id: str
-    sealed: Sealed
     prepared: Prepared
     files: list[str] = field(default_factory=list)
     published: bool = False
     """Whether a manifest may name the files: from then on only a clean-up can tell."""
+    entry: PartitionEntry | None = None
+    """The partition as it was committed; None in a query, where the driver commits."""
+
+    def segments(self, base: PartitionEntry) -> tuple[SegmentRef, ...]:
+        """What the new version is made of, as far as this store knows."""
+        if self.entry is not None:
+            return self.entry.segments
+        delta = self.prepared.delta
+        return base.segments if delta is None else (delta, *base.segments)
 
 
 class EngineProvider(StateStoreProvider):
@@ -263,7 +271,7 @@ class EngineProvider(StateStoreProvider):
             inline=inline,
             swaps=tuple(self._swaps),
         )
-        return Attempt(self._runtime.new_id(), sealed, prepared, files)
+        return Attempt(self._runtime.new_id(), prepared, files)
 
     def publish(self, opened: Opened, attempt: Attempt) -> str:
         """Commit a prepared attempt and return the file its delta is in. Not in a query."""
@@ -274,10 +282,10 @@ class EngineProvider(StateStoreProvider):
                 opened.manifest, opened.based_at_ms, [attempt.prepared], attempt.commit_id
             )
             self.committed(manifest, newest_at_ms)
-        entry = self._entry(manifest)
+        attempt.entry = self._entry(manifest)
         if attempt.prepared.delta is None:
-            return f"{self._storage.location}/versions/{manifest.version}"
-        return f"{self._storage.location}/{entry.segments[0].path(self._directory)}"
+            return f"{self._storage.location}/{manifest_path(manifest.version)}"
+        return f"{self._storage.location}/{attempt.entry.segments[0].path(self._directory)}"
 
     def committed(self, manifest: Manifest, newest_at_ms: int | None = None) -> None:
         """Take note of a version that was committed with an attempt of this provider.
@@ -405,17 +413,19 @@ class EngineProvider(StateStoreProvider):
             STATE_BYTES, CACHE_HITS, CACHE_MISSES, SEGMENTS, BYTES_WRITTEN, SNAPSHOTS, MERGES
         )  # fmt: skip
 
-    def metrics_of(self, chain: Chain, num_keys: int, private_bytes: int) -> StateStoreMetrics:
-        """Figures of one open version."""
+    def metrics_of(
+        self, segments: Sequence[SegmentRef], num_keys: int, private_bytes: int
+    ) -> StateStoreMetrics:
+        """Figures of a version made of these segments."""
         counters = self._counters
         return StateStoreMetrics(
             num_keys,
-            private_bytes + chain.private_bytes,
+            private_bytes,
             {
-                STATE_BYTES: sum(ref.info.size for ref in chain.entry.segments),
+                STATE_BYTES: sum(ref.info.size for ref in segments),
                 CACHE_HITS: counters.hits,
                 CACHE_MISSES: counters.misses,
-                SEGMENTS: len(chain.entry.segments),
+                SEGMENTS: len(segments),
                 BYTES_WRITTEN: counters.bytes_written,
                 SNAPSHOTS: counters.snapshots,
                 MERGES: counters.merges,

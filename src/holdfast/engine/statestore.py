@@ -141,7 +141,8 @@ class EngineReadStateStore(ReadStateStore):
     @property
     def metrics(self) -> StateStoreMetrics:
         chain = self._readable().chain
-        return self._provider.metrics_of(chain, chain.entry.num_keys, 0)
+        entry = chain.entry
+        return self._provider.metrics_of(entry.segments, entry.num_keys, chain.private_bytes)
 
     def _readable(self) -> PartitionReader:
         if self._state is State.ABORTED:
@@ -267,12 +268,13 @@ class EngineStateStore(EngineReadStateStore, StateStore):
     @property
     def metrics(self) -> StateStoreMetrics:
         self._readable()
-        writer = self._partition
-        if self._attempt is not None:
-            num_keys = self._attempt.sealed.num_keys
-        else:
-            num_keys = writer.num_keys()
-        return self._provider.metrics_of(writer.chain, num_keys, writer.memtable.nbytes)
+        writer, attempt = self._partition, self._attempt
+        base = writer.chain.entry
+        return self._provider.metrics_of(
+            attempt.segments(base) if attempt and self.has_committed else base.segments,
+            writer.num_keys() if attempt is None else attempt.prepared.num_keys,
+            writer.memtable.nbytes + writer.chain.private_bytes,
+        )
 
     def _updating(self, what: str) -> PartitionWriter:
         if self._state is not State.UPDATING or self._attempt is not None:

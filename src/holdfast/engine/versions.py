@@ -13,6 +13,7 @@ from holdfast.engine.filenames import (
     RETIRING,
     TAGS,
     VERSIONS,
+    is_retiring,
     manifest_path,
     manifest_version,
     retiring_path,
@@ -242,13 +243,15 @@ class VersionLog:
 
     def _marks(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
-        for blob in self.storage.list(RETIRING):
+        for path in (blob.path for blob in self.storage.list(RETIRING)):
+            if not is_retiring(path):
+                continue
             try:
-                found[blob.path] = json.loads(bytes(self.storage.read(blob.path)))["versions"]
+                found[path] = json.loads(bytes(self.storage.read(path)))["versions"]
             except BlobNotFound:
                 continue
             except (ValueError, KeyError, TypeError):
-                found[blob.path] = []  # not ours, or damaged: it marks nothing
+                found[path] = []  # damaged: it marks nothing
         return found
 
     def untag(self, name: str) -> None:

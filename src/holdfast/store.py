@@ -19,7 +19,7 @@ import pyarrow as pa
 from holdfast.conf import StateStoreConf
 from holdfast.errors import InvalidArgument
 from holdfast.ids import StateStoreId
-from holdfast.types import RowCodec, Schema, parse_schema
+from holdfast.types import RowCodec, Schema, as_table, columns_of, parse_schema
 
 Row = tuple[Any, ...]
 """A row as the store gives it back: a tuple in the order of the schema."""
@@ -120,7 +120,8 @@ class ReadStateStore(ABC):
     def get_many(self, keys: pa.Table) -> pa.Table:
         """`keys` in their order, the value columns (null where absent) and a boolean `_found`."""
         key_codec, value_codec = RowCodec(self.key_schema), RowCodec(self.value_schema)
-        wanted = _columns_of(keys, self.key_schema)
+        keys = as_table(keys)
+        wanted = columns_of(keys, self.key_schema)
         rows = key_codec.from_arrow(wanted, keys.num_rows)
         values = [self.get(row) for row in rows]
         absent = (None,) * len(self.value_schema)
@@ -272,16 +273,5 @@ def _load_class(dotted_name: str) -> type[StateStoreProvider]:
 
 
 def _rows_of(table: pa.Table, schema: Schema) -> list[Row]:
-    return RowCodec(schema).from_arrow(_columns_of(table, schema), table.num_rows)
-
-
-def _columns_of(table: pa.Table, schema: Schema) -> list[pa.Array]:
-    for name in schema.names:
-        if name not in table.column_names:
-            raise InvalidArgument(f"The table has no column {name!r}; it has {table.column_names}.")
-    return [_one_chunk(table.column(name)) for name in schema.names]
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
+    table = as_table(table)
+    return RowCodec(schema).from_arrow(columns_of(table, schema), table.num_rows)

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.columns import one_array
 from holdfast.engine.hashing import partition_of
 from holdfast.engine.segment import HASH
 from holdfast.engine.statestore import EngineReadStateStore, EngineStateStore, State
-from holdfast.engine.writer import columns_of
+from holdfast.engine.writer import hashes_of
 from holdfast.errors import Conflict, IllegalState
 from holdfast.ids import StateStoreId
 from holdfast.store import ReadStateStore, Row, RowPair, StateStore, StateStoreMetrics
-from holdfast.types import Schema
+from holdfast.types import Schema, as_table, columns_of, parts_of
 
 OPERATOR = 0
 """The operator id a store without a query has."""
@@ -55,7 +54,7 @@ class PartitionedReader(ReadStateStore):
         if len(self._parts) == 1:
             return self._parts[0].get_many(keys)
         found, places = [], []
-        for part, share, rows in self._shares(keys):
+        for part, share, rows in self._shares(as_table(keys)):
             found.append(part.get_many(share))
             places.append(rows)
         if not found:
@@ -101,11 +100,8 @@ class PartitionedReader(ReadStateStore):
 
     def _shares(self, table: pa.Table) -> Iterator[tuple[Any, pa.Table, Any]]:
         """Each partition's share of a table, hashed once, with the rows it came from."""
-        if HASH in table.column_names:
-            hashes = one_array(table.column(HASH)).to_numpy()
-        else:
-            keys = columns_of(table, self._parts[0]._partition.shape.layout.keys)
-            hashes = self._hasher.hash_columns(keys)
+        hashes = hashes_of(table, columns_of(table, self.key_schema), self._hasher)
+        if HASH not in table.column_names:
             table = table.append_column(HASH, pa.array(hashes))
         where = partition_of(hashes, len(self._parts))
         for number, part in enumerate(self._parts):
@@ -146,15 +142,17 @@ class PartitionedStore(PartitionedReader, StateStore):
         if len(self._parts) == 1:
             self._parts[0].put_many(rows)
             return
-        for part, share, _ in self._shares(rows):
-            part.put_many(share)
+        for whole in parts_of(as_table(rows)):
+            for part, share, _ in self._shares(whole):
+                part.put_many(share)
 
     def remove_many(self, keys: pa.Table) -> None:
         if len(self._parts) == 1:
             self._parts[0].remove_many(keys)
             return
-        for part, share, _ in self._shares(keys):
-            part.remove_many(share)
+        for whole in parts_of(as_table(keys)):
+            for part, share, _ in self._shares(whole):
+                part.remove_many(share)
 
     def update_many(self, rows: pa.Table, change: Callable[[pa.Table, pa.Table], pa.Table]) -> None:
         """Read, change and write back many keys; `change` is called once for each partition.
@@ -166,7 +164,7 @@ class PartitionedStore(PartitionedReader, StateStore):
         if len(self._parts) == 1:
             self._parts[0].update_many(rows, change)
             return
-        for part, share, _ in self._shares(rows):
+        for part, share, _ in self._shares(as_table(rows)):
             part.update_many(share, change)
 
     def evict(self, upto: Any) -> int:

@@ -19,16 +19,6 @@ Index = npt.NDArray[np.int64]
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
-def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """The column in one piece, copied only when it is in several."""
-    if isinstance(column, pa.Array):
-        return column
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    combined = column.combine_chunks()
-    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
-
-
 def words(array: pa.Array) -> list[npt.NDArray[Any]] | None:
     """The data of a fixed-width column as unsigned words, or None for other types.
 

@@ -16,6 +16,7 @@ import pyarrow.ipc as ipc
 from holdfast.engine.chain import StoreShape
 from holdfast.engine.hashing import HASH_NAME
 from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.types import one_array
 
 
 def make_samples(shape: StoreShape) -> dict[str, Any]:
@@ -38,9 +39,8 @@ def check_samples(shape: StoreShape, hash_name: str, samples: Mapping[str, Any])
             f"it was written with the hash {hash_name!r}, this release has {HASH_NAME!r}"
         )
     stored = ipc.open_stream(base64.b64decode(samples["keys"])).read_all()
-    columns = [column.combine_chunks() for column in stored.columns]
-    arrays = [pa.concat_arrays(c.chunks) if isinstance(c, pa.ChunkedArray) else c for c in columns]
-    if shape.hasher.hash_columns(arrays).tolist() != samples["hashes"]:
+    columns = [one_array(column) for column in stored.columns]
+    if shape.hasher.hash_columns(columns).tolist() != samples["hashes"]:
         raise _mismatch("this build hashes its sample keys differently")
 
 

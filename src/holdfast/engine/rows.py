@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.engine.cells import RowReader, row_reader
-from holdfast.engine.columns import Index, Mask, canonical, equal, one_array, take, words
+from holdfast.engine.columns import Index, Mask, canonical, equal, take, words
 from holdfast.engine.ranks import RankTable
 from holdfast.types import RowCodec
 
@@ -182,8 +182,8 @@ class Rows:
 
 def sort_rows(
     hashes: Hashes,
-    keys: Sequence[pa.Array | pa.ChunkedArray],
-    values: Sequence[pa.Array | pa.ChunkedArray],
+    keys: Sequence[pa.Array],
+    values: Sequence[pa.Array],
     dead: Mask | None = None,
     expires: Hashes | None = None,
 ) -> tuple[Rows, Index]:
@@ -193,7 +193,7 @@ def sort_rows(
     """
     order: Index = np.argsort(hashes)
     in_order = hashes[order]
-    key_columns = [canonical(one_array(array)) for array in keys]
+    key_columns = [canonical(array) for array in keys]
     if len(in_order) > 1 and (in_order[1:] == in_order[:-1]).any():
         order = len(hashes) - 1 - np.argsort(hashes[::-1], kind="stable")
         in_order = hashes[order]
@@ -202,7 +202,7 @@ def sort_rows(
     rows = Rows(
         in_order,
         [take(array, order) for array in key_columns],
-        [take(one_array(array), order) for array in values],
+        [take(array, order) for array in values],
         None if dead is None else dead[order],
         None if expires is None else expires[order],
     )

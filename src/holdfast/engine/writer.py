@@ -10,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.engine.chain import Chain, StoreShape
-from holdfast.engine.columns import Index, Mask, canonical, equal, one_array, take
+from holdfast.engine.columns import Index, Mask, canonical, equal, take
+from holdfast.engine.hashing import KeyHasher
 from holdfast.engine.memtable import Memtable
 from holdfast.engine.rows import NEVER, Hashes, Rows, sort_rows
 from holdfast.engine.segment import DEAD, EXPIRES, HASH, BadSegment, MemorySegment
 from holdfast.engine.view import Bounds, IndexRange, StateView, with_bound
 from holdfast.errors import InvalidArgument
+from holdfast.types import as_table, columns_of, one_array, parts_of
 
 FOUND = "_found"
 
@@ -61,6 +63,7 @@ class PartitionReader:
 
     def get_many(self, keys: pa.Table) -> pa.Table:
         """The keys in their order, their values and `_found`."""
+        keys = as_table(keys)
         columns = self._key_columns(keys)
         hashes = self._hashes(keys, columns)
         order = np.argsort(hashes)
@@ -141,16 +144,10 @@ class PartitionReader:
         return self.chain.run(work, self.shape.layout)
 
     def _key_columns(self, table: pa.Table) -> list[pa.Array]:
-        return columns_of(table, self.shape.layout.keys)
+        return columns_of(table, self.shape.key_schema)
 
     def _hashes(self, table: pa.Table, keys: list[pa.Array]) -> Hashes:
-        if HASH in table.column_names:
-            given = one_array(table.column(HASH))
-            if given.type != pa.int64() or given.null_count:
-                raise InvalidArgument(f"The column {HASH} must be bigint and not null.")
-            hashes: Hashes = given.to_numpy()
-            return hashes
-        return self.shape.hasher.hash_columns(keys)
+        return hashes_of(table, keys, self.shape.hasher)
 
 
 class PartitionWriter(PartitionReader):
@@ -206,18 +203,20 @@ class PartitionWriter(PartitionReader):
 
     def put_many(self, table: pa.Table) -> None:
         """Set every key of a table; of equal keys the last wins."""
-        keys = self._key_columns(table)
-        values = columns_of(table, self.shape.layout.values)
-        rows, _ = sort_rows(self._hashes(table, keys), keys, values, expires=expiries(table))
-        self._add(rows)
+        for part in parts_of(as_table(table)):
+            keys = self._key_columns(part)
+            values = columns_of(part, self.shape.value_schema)
+            rows, _ = sort_rows(self._hashes(part, keys), keys, values, expires=expiries(part))
+            self._add(rows)
 
     def remove_many(self, table: pa.Table) -> None:
         """Remove every key of a table."""
-        keys = self._key_columns(table)
-        empty = [pa.nulls(table.num_rows, field.type) for field in self.shape.layout.values]
-        dead = np.ones(table.num_rows, bool)
-        rows, _ = sort_rows(self._hashes(table, keys), keys, empty, dead)
-        self._add(rows)
+        for part in parts_of(as_table(table)):
+            keys = self._key_columns(part)
+            empty = [pa.nulls(part.num_rows, field.type) for field in self.shape.layout.values]
+            dead = np.ones(part.num_rows, bool)
+            rows, _ = sort_rows(self._hashes(part, keys), keys, empty, dead)
+            self._add(rows)
 
     def update_many(
         self, table: pa.Table, change: Callable[[pa.Table, pa.Table], pa.Table]
@@ -229,6 +228,7 @@ class PartitionWriter(PartitionReader):
         `_dead` (remove the key) and `_expires`. Requires: the keys of `table` are distinct, and
         what the function returned is not changed afterwards.
         """
+        table = as_table(table)
         keys = self._key_columns(table)
         hashes = self._hashes(table, keys)
         sorted_rows, order = sort_rows(hashes, keys, [])
@@ -242,16 +242,14 @@ class PartitionWriter(PartitionReader):
             [*found_values, pa.array(existed)],
             names=[*self.shape.value_schema.names, FOUND],
         )
-        changed = change(self._in_order(table, sorted_rows.keys, order), state)
+        changed = as_table(change(self._in_order(table, sorted_rows.keys, order), state))
         if changed.num_rows != len(order):
             raise InvalidArgument(
                 f"The function returned {changed.num_rows} rows for {len(order)} keys."
             )
-        values = columns_of(changed, self.shape.layout.values)
-        dead = None
-        if DEAD in changed.column_names:
-            dead = one_array(changed.column(DEAD)).to_numpy(zero_copy_only=False).astype(bool)
-        rows = Rows(sorted_rows.hashes, sorted_rows.keys, values, dead, expiries(changed))
+        values = columns_of(changed, self.shape.value_schema)
+        dead, expires = tombstones(changed), expiries(changed)
+        rows = Rows(sorted_rows.hashes, sorted_rows.keys, values, dead, expires)
         known = existed if not len(self.memtable) else None
         self._add(rows, known)
 
@@ -308,39 +306,39 @@ class PartitionWriter(PartitionReader):
         return self.chain.run(work, self.shape.layout, newer=self._flush(), bounds=self._bounds)
 
 
-def columns_of(table: pa.Table, schema: pa.Schema) -> list[pa.Array]:
-    """The columns of a schema out of a table, each in one piece and of the schema's type."""
-    columns = []
-    for field in schema:
-        if field.name not in table.column_names:
-            raise InvalidArgument(
-                f"The table has no column {field.name!r}; it has {table.column_names}."
-            )
-        column = one_array(table.column(field.name))
-        if column.type != field.type:
-            try:
-                column = column.cast(field.type)
-            except pa.ArrowInvalid as error:
-                raise InvalidArgument(
-                    f"The column {field.name!r} is {column.type}, not {field.type}, and some of "
-                    "it cannot be converted."
-                ) from error
-            except pa.ArrowNotImplementedError as error:
-                raise InvalidArgument(
-                    f"The column {field.name!r} is {column.type}, not {field.type}."
-                ) from error
-        if not field.nullable and column.null_count:
-            raise InvalidArgument(f"The column {field.name!r} may not be null.")
-        columns.append(column)
-    return columns
+def hashes_of(table: pa.Table, keys: list[pa.Array], hasher: KeyHasher) -> Hashes:
+    """The `_hash` column of a table where it brings one, computed where it does not."""
+    if HASH not in table.column_names:
+        return hasher.hash_columns(keys)
+    given = _own_column(table, HASH, pa.int64())
+    if given.null_count:
+        raise InvalidArgument(f"The column {HASH!r} may not be null.")
+    hashes: Hashes = given.to_numpy()
+    return hashes
 
 
 def expiries(table: pa.Table) -> Hashes | None:
     """The `_expires` column in ms, null as never; None where there is none."""
     if EXPIRES not in table.column_names:
         return None
-    filled: Hashes = one_array(table.column(EXPIRES)).cast(pa.int64()).fill_null(NEVER).to_numpy()
+    filled: Hashes = _own_column(table, EXPIRES, pa.int64()).fill_null(NEVER).to_numpy()
     return filled
+
+
+def tombstones(table: pa.Table) -> Mask | None:
+    """The `_dead` column, null as not; None where there is none."""
+    if DEAD not in table.column_names:
+        return None
+    flags = _own_column(table, DEAD, pa.bool_()).fill_null(False)
+    dead: Mask = flags.to_numpy(zero_copy_only=False)
+    return dead
+
+
+def _own_column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
+    column = one_array(table.column(name))
+    if column.type != kind:
+        raise InvalidArgument(f"The column {name!r} is {column.type}, not {kind}.")
+    return column
 
 
 def rows_table(shape: StoreShape, rows: Rows) -> pa.Table:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,9 @@ from holdfast.testing._provider_base import (
     contents,
     totals,
 )
+
+
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def table(users: Sequence[str | None], amounts: Sequence[int | None]) -> pa.Table:
@@ -178,6 +183,98 @@ class BatchContract(SuiteBase):
         with pytest.raises(InvalidArgument, match="total"):
             store.put_many(table(["a"], [None]))
         assert store.get_many(keys(["a"]))["total"].to_pylist() == [None]
+
+    @pytest.mark.parametrize("batch", [None, [("a", 1)], {"user": ["a"], "total": [1]}, "a"])
+    def test_what_is_no_table_is_refused(self, make_provider: MakeProvider, batch: Any) -> None:
+        store = make_provider().get_store(0)
+        for call in (store.put_many, store.remove_many, store.get_many):
+            with pytest.raises(InvalidArgument, match=r"pyarrow\.Table"):
+                call(batch)
+        assert store.metrics.num_keys == 0
+
+    def test_record_batch_is_taken_as_a_table(self, make_provider: MakeProvider) -> None:
+        store = make_provider().get_store(0)
+        (batch,) = table(["a"], [1]).to_batches()
+        store.put_many(batch)
+        assert contents(store) == {("a",): (1,)}
+
+    def test_column_that_comes_twice_is_refused_by_name(self, make_provider: MakeProvider) -> None:
+        store = make_provider().get_store(0)
+        rows = pa.table([["a"], [1], [2]], names=["user", "total", "total"])
+        with pytest.raises(InvalidArgument, match="'total'"):
+            store.put_many(rows)
+        with pytest.raises(InvalidArgument, match="'total'"):
+            store.get_many(rows)
+
+    @pytest.mark.parametrize(
+        ("kind", "column"),
+        [
+            ("string", pa.array([1])),
+            ("long", pa.array(["1"])),
+            ("long", pa.array([1.0])),
+            ("long", pa.array([True])),
+            ("int", pa.array([1 << 40])),
+            ("boolean", pa.array([1])),
+            ("binary", pa.array(["a"])),
+            ("string", pa.array([b"a"])),
+            ("double", pa.array([(1 << 53) + 1])),
+            ("double", pa.array(["1.5"])),
+            ("float", pa.array([1e300])),
+            ("timestamp", pa.array([datetime(2026, 1, 1)], pa.timestamp("us"))),
+            ("timestamp_ntz", pa.array([datetime(2026, 1, 1)], pa.timestamp("us", "UTC"))),
+            ("timestamp", pa.array([1], pa.int64())),
+            ("timestamp", pa.array([1], pa.timestamp("ns", "UTC"))),
+            ("date", pa.array([datetime(2026, 1, 1)], pa.timestamp("us"))),
+            ("date", pa.array([20_000], pa.int32())),
+            ("decimal(5,2)", pa.array([Decimal("1.125")])),
+            ("decimal(5,2)", pa.array([1.5])),
+            ("varchar(3)", pa.array(["four"])),
+            ("char(3)", pa.array(["four"])),
+            ("array<varchar(3)>", pa.array([["abc", "four"]])),
+            ("array<string>", pa.array([[1]])),
+            ("struct<a:string>", pa.array([{"a": 1}])),
+            ("struct<a:long>", pa.array([{"b": 1}])),
+            ("struct<a:long NOT NULL>", pa.array([{"a": None}], pa.struct({"a": pa.int64()}))),
+            ("map<string,varchar(3)>", pa.array([[("a", "four")]], pa.map_(*[pa.string()] * 2))),
+        ],
+        ids=lambda given: given if isinstance(given, str) else f"from {given.type}",
+    )
+    def test_column_of_another_meaning_is_refused_by_name_and_never_by_value(
+        self, make_provider: MakeProvider, kind: str, column: pa.Array
+    ) -> None:
+        store = make_provider("k long", f"held {kind}").get_store(0)
+        with pytest.raises(InvalidArgument, match="'held'") as refused:
+            store.put_many(pa.table({"k": [1], "held": column}))
+        assert "four" not in str(refused.value)
+        assert store.metrics.num_keys == 0
+
+    @pytest.mark.parametrize(
+        ("kind", "column", "expected"),
+        [
+            ("long", pa.array([7], pa.int8()), 7),
+            ("long", pa.array([7], pa.uint32()), 7),
+            ("int", pa.array([7], pa.int64()), 7),
+            ("double", pa.array([7], pa.int64()), 7.0),
+            ("double", pa.array([0.5], pa.float32()), 0.5),
+            ("decimal(22,2)", pa.array([7], pa.int64()), Decimal("7.00")),
+            ("decimal(9,3)", pa.array([Decimal("1.5")]), Decimal("1.500")),
+            ("string", pa.array(["a"], pa.large_string()), "a"),
+            ("string", pa.array(["a"]).dictionary_encode(), "a"),
+            ("binary", pa.array([b"ab"], pa.binary(2)), b"ab"),
+            ("long", pa.nulls(1), None),
+            ("timestamp", pa.array([MOMENT], pa.timestamp("ns", "+01:00")), MOMENT),
+            ("varchar(3)", pa.array(["äöü"]), "äöü"),
+            ("array<long>", pa.array([[1, None]], pa.list_(pa.int16())), [1, None]),
+            ("map<string,int>", pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8())), {"a": 1}),
+        ],
+        ids=lambda given: f"from {given.type}" if isinstance(given, pa.Array) else str(given),
+    )  # fmt: skip
+    def test_column_in_another_form_is_converted(
+        self, make_provider: MakeProvider, kind: str, column: pa.Array, expected: Any
+    ) -> None:
+        store = make_provider("k long", f"held {kind}").get_store(0)
+        store.put_many(pa.table({"k": [1], "held": column}))
+        assert store.get((1,)) == (expected,)
 
     def test_batches_are_refused_after_commit_and_abort(self, make_provider: MakeProvider) -> None:
         provider = make_provider()

@@ -4,10 +4,11 @@
     codec = RowCodec(schema)
     row = codec.encode({"user": "Sankar", "total": 200})
 
-`Schema` is the columns of a key or a value, `RowCodec` checks and converts rows of one. Nothing
-here imports PySpark.
+`Schema` is the columns of a key or a value, `RowCodec` checks and converts rows of one, and
+`columns_of` batches. Nothing here imports PySpark.
 """
 
+from holdfast.types._batch import as_table, columns_of, one_array, parts_of
 from holdfast.types._codec import Row, RowCodec
 from holdfast.types._datatypes import (
     ArrayType,
@@ -30,6 +31,10 @@ __all__ = [
     "RowCodec",
     "Row",
     "RESERVED_PREFIXES",
+    "as_table",
+    "columns_of",
+    "one_array",
+    "parts_of",
     "DataType",
     "AtomicType",
     "StringType",

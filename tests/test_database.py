@@ -562,3 +562,17 @@ def test_rows_come_back_as_dicts_go_in(db: Database) -> None:
     with db.update() as store:
         store.put({"user": "a"}, {"total": 1})
     assert db.get({"user": "a"}) == (1,)
+
+
+def test_maintain_with_snapshot_merges_everything_whether_due_or_not(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "db", key="k long", value="v long", partitions=2) as db:
+        for number in range(3):
+            with db.update() as store:
+                store.put_many(pa.table({"k": range(number, number + 20), "v": [number] * 20}))
+        before = db.scan().sort_by("k")
+        assert db.at(db.version).metrics.json()["numSegments"] == 6
+        db.maintain(snapshot=True)
+        with db.update():
+            pass
+        assert db.at(db.version).metrics.json()["numSegments"] == 2
+        assert db.scan().sort_by("k") == before

@@ -10,7 +10,7 @@ from holdfast.errors import InvalidArgument
 
 DEFAULT_STORE_NAME = "default"
 _STORE_NAME = re.compile(r"[A-Za-z0-9_$][A-Za-z0-9_$.\-]{0,199}")
-_RESERVED_STORE_NAMES = frozenset({"versions", "packs", "tags", "retiring"})
+_RESERVED_STORE_NAMES = frozenset({"versions", "packs", "tags", "retiring", "delivered"})
 
 
 def check_store_name(name: str) -> str:

@@ -200,15 +200,17 @@ class Database:
             )
         return infos
 
-    def maintain(self) -> None:
+    def maintain(self, *, snapshot: bool = False) -> None:
         """Merge what is due and clean up now, rather than in the background.
+
+        With `snapshot` every partition is merged whole, due or not; the next commit uses it.
 
         A partition that cannot be merged is named in the log; the others and the clean-up go on.
         """
         self._check_open()
         for provider in self._providers:
             try:
-                provider.do_snapshot()
+                provider.do_snapshot(force=snapshot)
             except Exception:
                 log.warning("Error performing snapshot and cleaning up %s", provider, exc_info=True)
         with self._lock:

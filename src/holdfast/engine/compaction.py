@@ -29,12 +29,17 @@ class Plan:
     kind: str
 
 
-def plan(segments: Sequence[SegmentRef], conf: StateStoreConf) -> Plan | None:
-    """What is worth merging, or None.
+def plan(
+    segments: Sequence[SegmentRef], conf: StateStoreConf, *, force: bool = False
+) -> Plan | None:
+    """What is worth merging, or None; with `force` everything, unless it is merged already.
 
     A snapshot once enough deltas have come since the last one and they weigh a third of it;
     before that, neighbours of one tier. So each byte is rewritten once for each tier.
     """
+    if force:
+        merged = [ref.kind for ref in segments] in ([], ["snapshot"])
+        return None if merged else Plan(0, len(segments), "snapshot")
     if _snapshot_is_due(segments, conf):
         return Plan(0, len(segments), "snapshot")
     tiers = [_tier(ref.info.size, conf.merge_fanout) for ref in segments]

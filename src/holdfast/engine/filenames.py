@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from holdfast.errors import InvalidArgument
 
 VERSIONS, PACKS, TAGS, RETIRING = "versions", "packs", "tags", "retiring"
+DELIVERED = "delivered"
 KINDS = ("delta", "merge", "snapshot")
 PACK = "pack"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -63,6 +64,11 @@ def tag_name(path: str) -> str | None:
     """The name of a tag's path; None for other files."""
     directory, _, name = path.rpartition("/")
     return name if directory == TAGS and _TAG.fullmatch(name) else None
+
+
+def delivered_path(version: int) -> str:
+    """Where a stream notes at its end that a version has reached the sink."""
+    return f"{DELIVERED}/{version}"
 
 
 def retiring_path(attempt: str) -> str:

@@ -338,8 +338,8 @@ class EngineProvider(StateStoreProvider):
         if len(chain.entry.segments) >= self._conf.max_segments and not self._swaps:
             self._merge(chain)
 
-    def _merge(self, chain: Chain) -> bool:
-        todo = plan(chain.entry.segments, self._conf)
+    def _merge(self, chain: Chain, *, force: bool = False) -> bool:
+        todo = plan(chain.entry.segments, self._conf, force=force)
         if todo is None:
             return False
         attempt = self._runtime.new_id()
@@ -374,8 +374,11 @@ class EngineProvider(StateStoreProvider):
         except Exception:
             log.warning("Error performing snapshot and cleaning up %s", self, exc_info=True)
 
-    def do_snapshot(self) -> bool:
-        """Merge what is due at the newest version; the next commit swaps the result in."""
+    def do_snapshot(self, *, force: bool = False) -> bool:
+        """Merge what is due at the newest version; the next commit swaps the result in.
+
+        With `force` everything is merged into a snapshot, due or not.
+        """
         newest = self._versions.newest()
         with self._lock:
             if newest is None:
@@ -385,7 +388,7 @@ class EngineProvider(StateStoreProvider):
             if self._swaps:
                 return False
             chain = Chain(entry, newest, self._cache)
-        return self._merge(chain)
+        return self._merge(chain, force=force)
 
     def _may_swap(self, entry: PartitionEntry, swap: Swap) -> bool:
         path = swap.output.path(self._directory)

@@ -21,6 +21,7 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.chain import StoreShape
 from holdfast.engine.commit import Prepared, Swap
 from holdfast.engine.committer import Committer
+from holdfast.engine.filenames import DELIVERED, delivered_path
 from holdfast.engine.hash_samples import check_samples
 from holdfast.engine.hashing import HASH_NAME
 from holdfast.engine.maintenance import Periodic
@@ -299,7 +300,7 @@ class StatefulQuery:
             self._deliver()
 
     def _was_delivered(self, version: int) -> bool:
-        return self._versions.storage.size(f"delivered/{version}") is not None
+        return self._versions.storage.size(delivered_path(version)) is not None
 
     # -- ticks ---------------------------------------------------------------------------------
 
@@ -457,7 +458,15 @@ class StatefulQuery:
         if once and self._ticks_wanted and not failed:
             self._run_due_ticks()
         if not failed and self.version:
-            self._versions.storage.create_if_absent(f"delivered/{self.version}", b"")
+            self._note_delivered()
+
+    def _note_delivered(self) -> None:
+        """Spare the next start a second delivery; earlier notes have served."""
+        storage, own = self._versions.storage, delivered_path(self.version)
+        storage.create_if_absent(own, b"")
+        for blob in storage.list(DELIVERED):
+            if blob.path != own:
+                storage.delete(blob.path)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from interrupting import Interrupting
 from made_up_manifests import attempt, manifest, ref
 
 from holdfast.backends.local import TEMPORARY_PREFIX, LocalStorage
@@ -242,27 +243,6 @@ def test_a_damaged_tag_stops_the_clean_before_anything_is_removed(storage: Memor
     assert names(storage) == before
 
 
-class Interrupting(MemoryStorage):
-    """Runs something once, just before the first call of a kind on a path."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before: tuple[str, str, Callable[[], None]] | None = None
-
-    def _reached(self, call: str, path: str) -> None:
-        if self.before is not None and (call, path) == self.before[:2]:
-            work, self.before = self.before[2], None
-            work()
-
-    def list(self, prefix: str) -> list:  # type: ignore[type-arg]
-        self._reached("list", prefix)
-        return super().list(prefix)
-
-    def delete(self, path: str) -> None:
-        self._reached("delete", path)
-        super().delete(path)
-
-
 def three_versions(storage: Storage) -> VersionLog:
     for version in (1, 2, 3):
         write(storage, version, [ref(version)])
@@ -283,7 +263,7 @@ def test_a_tag_made_while_versions_retire_is_refused_or_kept() -> None:
             else:
                 told.append("tagged")
 
-        storage.before = (call, where, tag)
+        storage.before(call, where, tag)
         clean(log, runtime(), CONF)
         assert (storage.size("versions/1") is not None) == (told[-1] == "tagged")
         assert (log.read_tag("mine") == 1) == (told[-1] == "tagged")
@@ -294,7 +274,7 @@ def test_a_tag_made_while_versions_retire_is_refused_or_kept() -> None:
 def test_a_tag_of_a_version_that_vanishes_meanwhile_is_refused() -> None:
     storage = Interrupting()
     log = three_versions(storage)
-    storage.before = ("list", "retiring", lambda: storage.delete("versions/1"))
+    storage.before("list", "retiring", lambda: storage.delete("versions/1"))
     with pytest.raises(VersionNotFound, match="is being removed"):
         log.tag("mine", 1)
     assert log.tags() == {}
@@ -330,7 +310,7 @@ def test_merges_are_asked_for_after_the_files_were_listed() -> None:
         waiting.add(path(3, 8, "merge"))
         storage.write(path(3, 8, "merge"), b"data")
 
-    storage.before = ("list", "", merge_becomes_visible)
+    storage.before("list", "", merge_becomes_visible)
     clean(log, runtime(), CONF, lambda: set(waiting))
     assert path(3, 8, "merge") in names(storage)
 

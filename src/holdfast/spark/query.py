@@ -74,6 +74,8 @@ class _Run:
     store: StoreSpec
     manifest: Manifest
     shape: StoreShape
+    newest_at_ms: int | None = None
+    """A time by the monotonic clock at which no version after `manifest` existed, if known."""
     progress: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=100))
 
 
@@ -220,7 +222,6 @@ class StatefulQuery:
         """Compute, commit and deliver one version; without a batch it is a tick."""
         run, operator = self._known, self._spec.operator
         started = time.monotonic()
-        based_at_ms = self._runtime.monotonic_ms()
         marks = self._watermarks.following()
         uses_time = operator.has_event_time and self._spec.mode != "complete"
         task = AggregationTask(
@@ -234,16 +235,17 @@ class StatefulQuery:
         results = self._run_tasks(task, batch)
         if batch is not None and self._inner is not None:
             marks = self._observed(marks)
+        before_ms = self._runtime.monotonic_ms()
         manifest = self._committer.commit(
             run.manifest,
-            based_at_ms,
+            run.newest_at_ms,
             [self._with_merges(result.prepared) for result in results],
             self._runtime.new_id(),
             batch=facts if facts is not None else run.manifest.batch,
             watermark=marks.json(),
             delivered_through=run.manifest.version,
         )
-        run.manifest = manifest
+        run.manifest, run.newest_at_ms = manifest, before_ms
         self._merges = {}
         self._deliver()
         self._note_progress(results, marks, time.monotonic() - started, facts)

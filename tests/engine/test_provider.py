@@ -7,10 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 
+from holdfast.backends.local import LocalStorage
 from holdfast.conf import StateStoreConf
 from holdfast.engine import hashing
+from holdfast.engine.filenames import data_file
+from holdfast.engine.storage import TooLarge
+from holdfast.errors import Corruption
 from holdfast.ids import StateStoreId
 from holdfast.store import StateStoreProvider
 from holdfast.testing import MakeProvider, ProviderConformance
@@ -65,6 +70,54 @@ class EngineConformance(ProviderConformance):
 
 class TestLocal(EngineConformance):
     pass
+
+
+class TestInRanges(EngineConformance):
+    """Data files are never mapped, as under a limit of the address space."""
+
+    settings: ClassVar[dict[str, Any]] = {"pack_threshold_bytes": 512}
+
+    @pytest.fixture(autouse=True)
+    def no_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        read = LocalStorage.read
+
+        def refuse(storage: LocalStorage, path: str) -> Any:
+            if data_file(path) is not None:
+                raise TooLarge(path)
+            return read(storage, path)
+
+        monkeypatch.setattr(LocalStorage, "read", refuse)
+
+    def test_altered_block_is_noticed_each_time_it_is_read(
+        self, make_provider: MakeProvider, tmp_path: Path
+    ) -> None:
+        store = make_provider(value="body binary").get_store(0)
+        for number in range(40):
+            store.put((str(number),), (bytes([number]) * (1 << 20),))
+        store.commit()
+        reader = make_provider(value="body binary").get_read_store(1)
+        assert reader.get(("39",)) == (bytes([39]) * (1 << 20),)
+        (delta,) = (tmp_path / "root" / "0" / "0").glob("*.delta")
+        content = bytearray(delta.read_bytes())
+        for at in range(1 << 19, 39 << 20, 1 << 20):
+            content[at] ^= 1
+        delta.write_bytes(content)
+        with pytest.raises(Corruption, match="does not have its checksum"):
+            list(reader.iterator())
+        delta.unlink()
+        with pytest.raises(Corruption, match="missing"):
+            make_provider(value="body binary").get_read_store(1).get(("39",))
+
+    def test_few_chunks_stay_in_memory(self, make_provider: MakeProvider) -> None:
+        store = make_provider(value="body binary").get_store(0)
+        for number in range(120):
+            store.put((str(number),), (bytes(1 << 20),))
+        store.commit()
+        reader = make_provider(value="body binary").get_read_store(1)
+        asked = pa.table({"user": [str(number) for number in range(0, 240, 2)]})
+        assert sum(reader.get_many(asked).column("_found").to_pylist()) == 60
+        assert sum(len(pair.value[0]) for pair in reader.iterator()) == 120 << 20
+        assert reader.metrics.memory_used_bytes <= 64 << 20
 
 
 class TestMemory(EngineConformance):

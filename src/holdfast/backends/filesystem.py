@@ -43,6 +43,14 @@ class FsspecStorage(Storage):
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 raise BlobNotFound(path) from None
 
+    def read_range(self, path: str, start: int, stop: int) -> pa.Buffer:
+        with self._mapped_errors("read", path):
+            try:
+                data = self._fs.cat_file(self._absolute(path), start=start, end=stop)
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                raise BlobNotFound(path) from None
+        return pa.py_buffer(data)
+
     def size(self, path: str) -> int | None:
         with self._mapped_errors("look up", path):
             try:

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
-from holdfast.engine.storage import BlobInfo, BlobNotFound, BlobWriter, Storage
+from holdfast.engine.storage import BlobInfo, BlobNotFound, BlobWriter, Storage, TooLarge
 from holdfast.errors import Unavailable
 
 TEMPORARY_PREFIX = ".tmp-"
 _DIRECTORY_MODE = 0o750
 _FILE_MODE = 0o640
+_MAPS_SHARE = 32
+"""Under a limit of the address space a file of more than this share is read in ranges: what is
+mapped stays mapped while its version is open, and work needs room as well."""
+_ALWAYS_WHOLE_BYTES = 1 << 20
 _MISSING = (FileNotFoundError, NotADirectoryError)
 
 
@@ -40,6 +46,13 @@ class LocalStorage(Storage):
         with _mapped_errors("read", path):
             try:
                 return _map_or_read(self._absolute(path))
+            except _MISSING:
+                raise BlobNotFound(path) from None
+
+    def read_range(self, path: str, start: int, stop: int) -> pa.Buffer:
+        with _mapped_errors("read", path):
+            try:
+                return _read_range(self._absolute(path), start, stop)
             except _MISSING:
                 raise BlobNotFound(path) from None
 
@@ -177,21 +190,40 @@ def _write_all(descriptor: int, data: memoryview) -> int:
 
 
 def _map_or_read(path: str) -> pa.Buffer:
-    """A map of the file; its bytes where it cannot be mapped."""
+    """A map of the file; its bytes where it cannot be mapped. Raises TooLarge."""
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise FileNotFoundError(path)
     if found.st_size == 0:
         return pa.py_buffer(b"")
+    if found.st_size > max(_address_space() // _MAPS_SHARE, _ALWAYS_WHOLE_BYTES):
+        raise TooLarge(path)
     try:
         # The buffer outlives the file object, whose descriptor is free again.
         with pa.memory_map(path) as mapped:
             return mapped.read_buffer()
     except FileNotFoundError:
         raise
-    except OSError:
-        with open(path, "rb") as file:
-            return pa.py_buffer(file.read())
+    except OSError as error:
+        if found.st_size > _ALWAYS_WHOLE_BYTES:
+            raise TooLarge(path) from error
+        return _read_range(path, 0, found.st_size)
+
+
+def _address_space() -> int:
+    """The bytes this process may map; Spark limits them by `spark.executor.pyspark.memory`."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
+
+
+def _read_range(path: str, start: int, stop: int) -> pa.Buffer:
+    with open(path, "rb", buffering=0) as file:
+        file.seek(start)
+        data = bytearray(max(0, min(stop, os.fstat(file.fileno()).st_size) - start))
+        view, filled = memoryview(data), 0
+        while filled < len(data) and (count := file.readinto(view[filled:])):
+            filled += count
+    return pa.py_buffer(data).slice(0, filled)
 
 
 def _walk(directory: str) -> Iterator[os.DirEntry[str]]:

@@ -11,10 +11,13 @@ from functools import cached_property
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
+from holdfast.engine.blocks import BadSegment
+from holdfast.engine.chunk_cache import ChunkCache
+from holdfast.engine.extent import Extent, Ranged, Whole
 from holdfast.engine.hashing import KeyHasher
 from holdfast.engine.manifest import Manifest, PartitionEntry, SegmentRef, StoreEntry
-from holdfast.engine.segment import BadSegment, Layout, Segment
-from holdfast.engine.storage import BlobNotFound, Storage
+from holdfast.engine.segment import Layout, Segment
+from holdfast.engine.storage import BlobNotFound, Storage, TooLarge
 from holdfast.engine.view import Bounds, Source, StateView
 from holdfast.errors import Corruption
 from holdfast.types import RowCodec, Schema, parse_schema
@@ -76,6 +79,7 @@ class SegmentCache:
         self._layout = layout
         self._open: WeakValueDictionary[str, Segment] = WeakValueDictionary()
         self._trusted: deque[str] = deque(maxlen=_MOST_TRUSTED)
+        self._chunks = ChunkCache()
         self._lock = threading.Lock()
 
     def trust(self, name: str) -> None:
@@ -98,17 +102,32 @@ class SegmentCache:
 
     def _read(self, ref: SegmentRef) -> Segment:
         name = self.path(ref)
-        try:
-            buffer = self._storage.read(ref.path(self._directory))
-        except BlobNotFound:
-            raise BadSegment(name, "the file is missing") from None
+        extent = self._extent(name, ref.path(self._directory))
         if ref.pack is not None:
             end = ref.pack.offset + ref.info.size
-            if buffer.size < end:
-                raise BadSegment(name, f"the pack has {buffer.size} bytes, not {end} or more")
-            buffer = buffer.slice(ref.pack.offset, ref.info.size)
+            if extent.size < end:
+                raise BadSegment(name, f"the pack has {extent.size} bytes, not {end} or more")
+            extent = extent.cut(ref.pack.offset, ref.info.size)
         trusted = ref.name in self._trusted
-        return Segment(name, buffer, ref.info, self._layout, trusted=trusted)
+        return Segment(
+            name, extent, ref.info, self._layout, trusted=trusted, private_chunks=self._chunks
+        )
+
+    def _extent(self, name: str, path: str) -> Extent:
+        try:
+            return Whole(self._storage.read(path))
+        except TooLarge:
+            size = self._storage.size(path)
+            if size is not None:
+                return Ranged(self._storage, path, 0, size)
+        except BlobNotFound:
+            pass
+        raise BadSegment(name, "the file is missing")
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Memory of chunks that are copies of what is in the files."""
+        return self._chunks.nbytes
 
 
 class Chain:
@@ -164,9 +183,10 @@ class Chain:
 
     @property
     def private_bytes(self) -> int:
-        """Memory of their own that the segments opened so far hold."""
+        """Memory of their own that the segments opened so far hold, and those of this store."""
         with self._lock:
-            return sum(segment.private_bytes for segment in self._segments or ())
+            filters = sum(segment.private_bytes for segment in self._segments or ())
+            return filters + self._cache.chunk_bytes
 
     def between(self, start: int, stop: int) -> tuple[tuple[SegmentRef, ...], list[Segment]]:
         """What is read for the manifest's segments start..stop, and the open segments."""

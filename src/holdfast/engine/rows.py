@@ -16,7 +16,7 @@ from holdfast.engine.ranks import RankTable
 from holdfast.types import RowCodec
 
 Hashes = npt.NDArray[np.int64]
-_WORTH_RANKS = 32
+_WORTH_RANKS = 128
 NEVER = np.iinfo(np.int64).max
 """The expiry of a row that does not expire."""
 
@@ -25,8 +25,11 @@ class Rows:
     """Rows in the order of their key hash. Immutable; at most one row for each key.
 
     `dead` marks tombstones (None: there are none), `expires` the time in ms at which a row ends
-    (None: no row does). The values of a tombstone are null and mean nothing.
+    (None: no row does). The values of a tombstone are null and mean nothing. `is_private` rows are
+    copies that should not be held for a few of them.
     """
+
+    is_private = False
 
     def __init__(
         self,

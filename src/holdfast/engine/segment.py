@@ -19,7 +19,10 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import xxhash
 
+from holdfast.engine.blocks import BadSegment, Blocks, TailFile, read_part
+from holdfast.engine.chunk_cache import ChunkCache
 from holdfast.engine.columns import valid_mask, words
+from holdfast.engine.extent import Extent
 from holdfast.engine.filter import HashFilter
 from holdfast.engine.rows import NEVER, Hashes, Rows
 from holdfast.engine.storage import Sink
@@ -32,17 +35,9 @@ CHUNK_BYTES = 16 << 20
 _VERIFY_STEP = 16 << 20
 HASH, DEAD, EXPIRES = "_hash", "_dead", "_expires"
 _META_KEY = b"holdfast"
+_MAGIC_BYTES = 8
 _FILTER_RATIO = 16
 _LOWEST = np.iinfo(np.int64).min
-
-
-class BadSegment(Exception):
-    """A segment is missing or not what was written. The chain falls back or gives up."""
-
-    def __init__(self, name: str, why: str) -> None:
-        super().__init__(f"{name}: {why}")
-        self.name = name
-        self.why = why
 
 
 class Zone(NamedTuple):
@@ -290,46 +285,38 @@ def _chunk_info(
 class Segment:
     """An open segment. Opening checks its length and tail; a block is checked when first touched.
 
-    `trusted` skips the block checks: for bytes this process has just written itself.
+    `trusted` skips the block checks: for bytes this process has just written itself. Chunks that
+    are copies, because they are compressed or the file is not mapped, live in `private_chunks`
+    and go when others need the room.
     """
 
     def __init__(
-        self, name: str, buffer: pa.Buffer, info: SegmentInfo, layout: Layout, *, trusted: bool
+        self,
+        name: str,
+        extent: Extent,
+        info: SegmentInfo,
+        layout: Layout,
+        *,
+        trusted: bool = False,
+        private_chunks: ChunkCache | None = None,
     ) -> None:
         self.name = name
         self.info = info
-        self._buffer = buffer
-        self._base = buffer.address
-        if buffer.size != info.size:
-            raise BadSegment(name, f"it has {buffer.size} bytes, not {info.size}")
-        tail = memoryview(buffer)[info.size - info.tail :]
-        if xxhash.xxh3_64_hexdigest(tail) != info.checksum:
-            raise BadSegment(name, "its tail does not have the checksum the manifest says")
-        try:
-            self._reader = ipc.open_file(buffer)
-            last = self._reader.num_record_batches - 1
-            found = self._reader.get_batch_with_custom_metadata(last).custom_metadata
-            meta = json.loads(found[_META_KEY])
-        except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
-            raise BadSegment(name, f"its tail cannot be read ({error})") from error
-        if meta["format"] != FORMAT:
-            raise InvalidArgument(
-                f"{name} is in segment format {meta['format']}; this release reads {FORMAT}.",
-                condition="STATE_STORE_UNSUPPORTED_FORMAT",
-            )
+        meta, self._schema = _read_tail(name, extent, info)
         self._chunk_infos = [_chunk_info(*chunk) for chunk in meta["chunks"]]
-        self._sums: str = meta["sums"]
-        self._block: int = meta["block"]
-        blocks = len(self._sums) // 16
-        self._checked = bytearray(b"\1" * blocks if trusted else blocks)
+        self._body = info.size - info.tail
+        self._blocks = Blocks(
+            name, extent, self._body, meta["block"], meta["sums"], trusted=trusted
+        )
+        self._owner = ChunkCache.new_owner()
+        self._private_chunks = private_chunks or ChunkCache()
         self._layout = layout
-        self._expires: bool = self._reader.schema.names[-1] == EXPIRES
-        if self._reader.schema.names != layout.schema(self._expires).names:
+        self._expires: bool = self._schema.names[-1] == EXPIRES
+        if self._schema.names != layout.schema(self._expires).names:
             raise BadSegment(name, "its columns are not those of this store")
         self.firsts = np.array([chunk.first for chunk in self._chunk_infos], np.int64)
         self.starts = [chunk.first for chunk in self._chunk_infos]
         self._lasts = [chunk.last for chunk in self._chunk_infos]
-        self._private_bytes = 0
         self._filter: HashFilter | None = None
         self._chunks: list[Rows | None] = [None] * len(self._chunk_infos)
 
@@ -343,8 +330,8 @@ class Segment:
 
     @property
     def private_bytes(self) -> int:
-        """Memory of its own that the segment holds; what is mapped is not counted."""
-        return self._private_bytes
+        """Memory its filter takes; what is mapped is not counted, nor are `private_chunks`."""
+        return 0 if self._filter is None else self._filter.nbytes
 
     @property
     def has_expiry(self) -> bool:
@@ -362,107 +349,117 @@ class Segment:
     def chunk(self, number: int) -> Rows:
         """A chunk's rows; value columns are checked when first asked for."""
         chunk = self._chunks[number]
-        if chunk is None:
-            chunk = self._chunks[number] = self._open_chunk(number)
-        return chunk
+        return self._open_chunk(number) if chunk is None else chunk
 
     def filter(self, wanted: int) -> HashFilter | None:
         """A filter for so many keys, made when they are many enough to be worth it."""
         if self._filter is None and wanted * _FILTER_RATIO >= len(self):
             chunks = (self.chunk(number).hashes for number in range(self.num_chunks))
             self._filter = HashFilter(len(self), chunks)
-            self._private_bytes += self._filter.nbytes
         return self._filter
 
     def check(self) -> None:
         """Check every block that was not checked before."""
-        self._check(0, self.info.size - self.info.tail)
+        self._blocks.check(0, self._body)
 
     def verify(self, progress: Callable[[int], None] | None = None) -> int:
         """Check every block, remembered or not; return how many bytes that were.
 
         `progress` is called with the bytes checked so far.
         """
-        self._checked = bytearray(len(self._checked))
-        body = self.info.size - self.info.tail
-        for start in range(0, body, _VERIFY_STEP):
-            self._check(start, min(start + _VERIFY_STEP, body))
+        self._blocks.forget()
+        for start in range(0, self._body, _VERIFY_STEP):
+            stop = min(start + _VERIFY_STEP, self._body)
+            self._blocks.check(start, stop)
             if progress is not None:
-                progress(min(start + _VERIFY_STEP, body))
+                progress(stop)
         return self.info.size
 
     def _open_chunk(self, number: int) -> Rows:
-        info = self._chunk_infos[number]
-        self._check(info.start, min(info.stop, info.start + self._block))
+        chunk = self._private_chunks.get(self._owner, number)
+        if chunk is not None:
+            return chunk
+        info, blocks = self._chunk_infos[number], self._blocks
         try:
-            batch = self._reader.get_batch(number)
+            batch = self._batch(info)
         except (pa.ArrowInvalid, OSError) as error:
-            self._check(info.start, info.stop)
+            blocks.check(info.start, info.stop)
             raise BadSegment(self.name, f"chunk {number} cannot be read ({error})") from error
-        if not all(self._inside(buffer) for buffer in _buffers(batch.columns)):
-            self._check(info.start, info.stop)
-            self._private_bytes += batch.nbytes
-        return _Chunk(self, batch, info)
+        except MemoryError:
+            blocks.check(info.start, info.stop)  # a damaged length may ask for any amount
+            raise
+        if all(blocks.holds(buffer) for buffer in _buffers(batch.columns)):
+            chunk = self._chunks[number] = _Chunk(blocks, batch, info, self._layout)
+            return chunk
+        if blocks.is_mapped:
+            blocks.check(info.start, info.stop)
+        chunk = _Chunk(blocks, batch, info, self._layout)
+        chunk.is_private = True
+        self._private_chunks.put(self._owner, number, chunk, batch.nbytes)
+        return chunk
 
-    def check_columns(self, columns: Sequence[pa.Array]) -> None:
-        """Check the blocks under the data of some columns of mine."""
-        for buffer in _buffers(columns):
-            if self._inside(buffer):
-                start = buffer.address - self._base
-                self._check(start, start + buffer.size)
+    def _batch(self, info: _ChunkInfo) -> pa.RecordBatch:
+        data = self._blocks.message(info.start, info.stop)
+        if info.start > 0:
+            return ipc.read_record_batch(data, self._schema)
+        # The first chunk comes with what the file starts with: a magic word and the schema.
+        messages = ipc.MessageReader.open_stream(data[_MAGIC_BYTES:])
+        messages.read_next_message()
+        return ipc.read_record_batch(messages.read_next_message(), self._schema)
 
-    def _inside(self, buffer: pa.Buffer) -> bool:
-        end = self._base + self._buffer.size
-        return bool(self._base <= buffer.address and buffer.address + buffer.size <= end)
 
-    def _check(self, start: int, stop: int) -> None:
-        block, checked = self._block, self._checked
-        body = self.info.size - self.info.tail
-        for number in range(start // block, min(-(-stop // block), len(checked))):
-            if checked[number]:
-                continue
-            low = number * block
-            data = memoryview(self._buffer)[low : min(low + block, body)]
-            if xxhash.xxh3_64_hexdigest(data) != self._sums[16 * number : 16 * number + 16]:
-                raise BadSegment(self.name, f"block {number} does not have its checksum")
-            checked[number] = 1
-
-    @property
-    def layout(self) -> Layout:
-        """The columns of the store this segment belongs to."""
-        return self._layout
+def _read_tail(name: str, extent: Extent, info: SegmentInfo) -> tuple[dict[str, Any], pa.Schema]:
+    """What the tail says about the chunks, and the columns."""
+    if extent.size != info.size:
+        raise BadSegment(name, f"it has {extent.size} bytes, not {info.size}")
+    tail = read_part(name, extent, info.size - info.tail, info.size)
+    if xxhash.xxh3_64_hexdigest(tail) != info.checksum:
+        raise BadSegment(name, "its tail does not have the checksum the manifest says")
+    try:
+        reader = ipc.open_file(pa.PythonFile(TailFile(tail, info.size), "r"))
+        last = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1)
+        meta = json.loads(last.custom_metadata[_META_KEY])
+    except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+        raise BadSegment(name, f"its tail cannot be read ({error})") from error
+    if meta["format"] != FORMAT:
+        raise InvalidArgument(
+            f"{name} is in segment format {meta['format']}; this release reads {FORMAT}.",
+            condition="STATE_STORE_UNSUPPORTED_FORMAT",
+        )
+    return meta, reader.schema
 
 
 class _Chunk(Rows):
     """A chunk of a segment: key columns checked, value columns on first use."""
 
-    def __init__(self, segment: Segment, batch: pa.RecordBatch, info: _ChunkInfo) -> None:
-        columns = batch.columns
-        keys = len(segment.layout.keys)
-        values = len(segment.layout.values)
-        segment.check_columns([columns[0], *columns[1 : 1 + keys]])
+    def __init__(
+        self, blocks: Blocks, batch: pa.RecordBatch, info: _ChunkInfo, layout: Layout
+    ) -> None:
+        hashes, *columns = batch.columns
+        keys, values = len(layout.keys), len(layout.values)
+        self._blocks = blocks
+        self._check([hashes, *columns[:keys]])
         dead = expires = None
         if info.dead:
-            segment.check_columns([columns[1 + keys + values]])
-            dead = columns[1 + keys + values].to_numpy(zero_copy_only=False)
-        if segment.has_expiry:
-            segment.check_columns([columns[-1]])
+            self._check([columns[keys + values]])
+            dead = columns[keys + values].to_numpy(zero_copy_only=False)
+        if batch.schema.names[-1] == EXPIRES:
+            self._check([columns[-1]])
             expires = columns[-1].to_numpy()
         super().__init__(
-            columns[0].to_numpy(),
-            columns[1 : 1 + keys],
-            columns[1 + keys : 1 + keys + values],
-            dead,
-            expires,
+            hashes.to_numpy(), columns[:keys], columns[keys : keys + values], dead, expires
         )
-        self._segment = segment
         self._unchecked = set(range(values))
 
     def value(self, ordinal: int) -> pa.Array:
         if ordinal in self._unchecked:
-            self._segment.check_columns([self._values[ordinal]])
+            self._check([self._values[ordinal]])
             self._unchecked.discard(ordinal)
         return self._values[ordinal]
+
+    def _check(self, columns: Sequence[pa.Array]) -> None:
+        for buffer in _buffers(columns):
+            self._blocks.check_under(buffer)
 
 
 class MemorySegment:

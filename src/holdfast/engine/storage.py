@@ -22,6 +22,10 @@ class BlobNotFound(LookupError):
     """There is no blob of that name."""
 
 
+class TooLarge(Exception):
+    """There is no room for the whole blob; `Storage.read_range` gives parts of it."""
+
+
 class Sink(Protocol):
     """What bytes are written to."""
 
@@ -86,7 +90,14 @@ class Storage(ABC):
 
     @abstractmethod
     def read(self, path: str) -> pa.Buffer:
-        """The whole blob. The buffer may be a memory map; it stays valid after a `delete`."""
+        """The whole blob. The buffer may be a memory map; it stays valid after a `delete`.
+
+        Raises TooLarge for a large blob that this process has no room for.
+        """
+
+    def read_range(self, path: str, start: int, stop: int) -> pa.Buffer:
+        """Bytes start..stop of the blob; fewer where it ends before."""
+        return self.read(path)[start:stop]
 
     @abstractmethod
     def size(self, path: str) -> int | None:

@@ -136,9 +136,11 @@ class StateView:
                 halves = tops(hashes) if halves is None else halves
                 asked = _likely(bitmap, halves, rest)
             hit = False
-            for part in _find(source, hashes, keys, asked):
-                missing[part[2]] = False
-                hits.append(part)
+            for rows, at, to in _find(source, hashes, keys, asked):
+                missing[to] = False
+                if rows.is_private:
+                    rows, at = rows.take(at), np.arange(len(at))
+                hits.append((rows, at, to))
                 hit = True
             if hit:
                 rest = np.flatnonzero(missing)

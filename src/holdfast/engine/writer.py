@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.engine.blocks import BadSegment
 from holdfast.engine.chain import Chain, StoreShape
 from holdfast.engine.columns import Index, Mask, canonical, equal, take
 from holdfast.engine.hashing import KeyHasher
 from holdfast.engine.memtable import Memtable
 from holdfast.engine.rows import NEVER, Hashes, Rows, sort_rows
-from holdfast.engine.segment import DEAD, EXPIRES, HASH, BadSegment, MemorySegment
+from holdfast.engine.segment import DEAD, EXPIRES, HASH, MemorySegment
 from holdfast.engine.view import Bounds, IndexRange, StateView, with_bound
 from holdfast.errors import InvalidArgument
 from holdfast.types import as_table, columns_of, one_array, parts_of

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from holdfast.engine.blocks import BadSegment
 from holdfast.engine.columns import Index, Mask, equal
 from holdfast.engine.manifest import SegmentRef
 from holdfast.engine.rows import Rows
-from holdfast.engine.segment import BadSegment, Segment
+from holdfast.engine.segment import Segment
 from holdfast.engine.view import Bounds, Found, StateView
 from holdfast.engine.writer import PartitionReader
 from holdfast.inspection.model import Change, ChangeKind

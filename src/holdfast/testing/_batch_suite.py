@@ -21,7 +21,6 @@ from holdfast.testing._provider_base import (
     totals,
 )
 
-
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 

@@ -29,6 +29,9 @@ from holdfast.errors import Unavailable
 Result = TypeVar("Result")
 
 
+_Listing = list[BlobInfo]
+
+
 class Crash(BaseException):
     """The process is dead. No handler for ordinary exceptions catches it."""
 
@@ -129,6 +132,9 @@ class FaultyStorage(Storage):
     def read(self, path: str) -> pa.Buffer:
         return self.call("read", path, lambda: self.inner.read(path))
 
+    def read_range(self, path: str, start: int, stop: int) -> pa.Buffer:
+        return self.call("read", path, lambda: self.inner.read_range(path, start, stop))
+
     def size(self, path: str) -> int | None:
         return self.call("size", path, lambda: self.inner.size(path))
 
@@ -195,7 +201,7 @@ class FaultyStorage(Storage):
             raise Unavailable(f"The storage's answer was lost on purpose: {what}.")
         return result
 
-    def _list(self, prefix: str) -> list[BlobInfo]:
+    def _list(self, prefix: str) -> _Listing:
         found = self.inner.list(prefix)
         self._listings[prefix] = found
         return found

@@ -77,9 +77,16 @@ class StorageConformance:
         assert storage.size("large") == pieces * len(piece)
         assert storage.read("large").equals(pa.py_buffer(piece * pieces))
 
+    def test_range_of_a_blob_is_read_alone(self, storage: Storage) -> None:
+        storage.write("a/b", bytes(range(100)))
+        for start, stop in [(0, 100), (0, 1), (10, 20), (99, 100), (5, 5), (90, 200), (100, 110)]:
+            assert bytes(storage.read_range("a/b", start, stop)) == bytes(range(100))[start:stop]
+
     def test_missing_blob_is_not_found(self, storage: Storage) -> None:
         with pytest.raises(BlobNotFound):
             storage.read("nothing/here")
+        with pytest.raises(BlobNotFound):
+            storage.read_range("nothing/here", 0, 1)
         assert storage.size("nothing/here") is None
 
     def test_directory_is_no_blob(self, storage: Storage) -> None:

@@ -51,6 +51,12 @@ SEED = int(os.environ.get("HOLDFAST_SEED") or random.SystemRandom().randrange(1 
 KINDS = ("delta", "pack", "merge", "snapshot", "manifest", "tag")
 ADVICE = ("holdfast verify", "Delete that file")
 GO_ON_EVERY = 5
+OUTCOMES = {
+    "detected": "a read or the opening raised",
+    "fallback": "read round with a warning",
+    "verified": "these reads did not need it, `verify` names it",
+    "harmless": "nothing that was written is missing",
+}
 
 
 @dataclass
@@ -424,17 +430,31 @@ def outcome_of(
     named = {check.path for check in checked.problems}
     if checked.intact:
         # Nothing points at a manifest or tag that is gone; a pack has room between its deltas.
-        assert (damage is missing and kind in ("manifest", "tag")) or kind == "pack"
+        gone = damage is missing and kind in ("manifest", "tag")
+        assert gone or kind == "pack" or only_line_ends(root.storage, storage, paths)
         assert damage is missing or (not reader.errors and not warnings)
     else:
         assert named & set(paths) or any(tag_name(path) for path in named)
     if go_on:
         reader.go_on()
-    return "detected" if reader.errors else "fallback" if warnings else "harmless"
+    if reader.errors:
+        return "detected"
+    if warnings:
+        return "fallback"
+    return "harmless" if checked.intact else "verified"
+
+
+def only_line_ends(before: Storage, after: Storage, paths: list[str]) -> bool:
+    """Whether nothing but the line end of a tag differs, which is no part of it."""
+    return all(
+        tag_name(path)
+        and bytes(before.read(path)).rstrip(b"\n") == bytes(after.read(path)).rstrip(b"\n")
+        for path in paths
+    )
 
 
 def table(counts: Counter[tuple[str, str, str]]) -> str:
-    """Ways of damage by kinds of file: how many were detected / read round / harmless."""
+    """Ways of damage by kinds of file: how many came to each outcome."""
     lines = [f"{'':20}" + "".join(f"{kind:>12}" for kind in KINDS)]
     for damage in DAMAGE:
         cells = (
@@ -445,10 +465,7 @@ def table(counts: Counter[tuple[str, str, str]]) -> str:
     return "\n".join(lines)
 
 
-OUTCOMES = ("detected", "fallback", "harmless")
-
-
-def run(cases: int, seed: int, *, thorough: bool = False) -> None:
+def run(cases: int, seed: int, *, thorough_every: int) -> None:
     print(f"\nHOLDFAST_SEED={seed}: {cases} cases")
     rng = random.Random(seed)
     roots = [
@@ -465,16 +482,17 @@ def run(cases: int, seed: int, *, thorough: bool = False) -> None:
         case = random.Random(rng.randrange(1 << 32))
         try:
             go_on = number % GO_ON_EVERY == 0
+            thorough = number % thorough_every == 0
             what = outcome_of(root, kind, damage, case, thorough=thorough, go_on=go_on)
         except BaseException:
             print(f"case {number}: {damage.__name__} a {kind}, {root.kind.name}")
             raise
         counts[damage.__name__, kind, what] += 1
-    print("detected / read round / harmless\n" + table(counts))
+    print(" / ".join(OUTCOMES) + "\n" + table(counts))
     totals = Counter(dict.fromkeys(OUTCOMES, 0))
     for (_, _, what), count in counts.items():
         totals[what] += count
-    print(", ".join(f"{count} {what}" for what, count in totals.items()))
+    print("\n".join(f"{totals[what]:5} {what}: {why}" for what, why in OUTCOMES.items()))
     tried = {(damage, kind) for damage, kind, _ in counts}
     assert tried == {(damage.__name__, kind) for damage, kind in CELLS}
     assert sum(totals.values()) == cases
@@ -483,12 +501,12 @@ def run(cases: int, seed: int, *, thorough: bool = False) -> None:
 
 
 def test_damage_is_detected_or_harmless_and_never_a_wrong_value() -> None:
-    run(252, SEED)
+    run(252, SEED, thorough_every=50)
 
 
 @pytest.mark.soak
 def test_a_thousand_damages_are_detected_or_harmless() -> None:
-    run(1008, SEED, thorough=True)
+    run(1008, SEED, thorough_every=5)
 
 
 @pytest.mark.parametrize("damage", [flip, cut, extend, exchange, empty, missing])

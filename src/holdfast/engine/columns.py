@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.types import MOST_COLUMN_BYTES
+
 Mask = npt.NDArray[np.bool_]
 Index = npt.NDArray[np.int64]
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -152,7 +154,8 @@ def take(array: pa.Array, rows: Index) -> pa.Array:
 def gather(parts: Sequence[tuple[pa.Array, Index, Index]], kind: pa.DataType, n: int) -> pa.Array:
     """A column of `n` cells: cell `to[i]` is `source[at[i]]` for each (source, at, to); else null.
 
-    Requires: no cell is named twice.
+    Requires: no cell of the new column is named twice. Raises pyarrow.ArrowCapacityError or
+    ArrowInvalid when the cells are more than one column holds.
     """
     scattered = _scatter(parts, kind, n)
     if scattered is not None:
@@ -166,6 +169,8 @@ def gather(parts: Sequence[tuple[pa.Array, Index, Index]], kind: pa.DataType, n:
         start += len(at)
     if not taken:
         return pa.nulls(n, kind)
+    if sum(array.nbytes for array in taken) > MOST_COLUMN_BYTES:
+        raise pa.ArrowCapacityError("the cells are more than one column holds")
     joined = pa.concat_arrays(taken)
     return joined.take(pa.array(order, mask=order < 0))
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from holdfast.engine.chain import StoreShape
 from holdfast.engine.columns import Mask
 from holdfast.engine.rows import NEVER, Rows, merge_rows, sort_rows
 from holdfast.engine.segment import MemorySegment
+from holdfast.engine.view import Bounds, StateView
+from holdfast.errors import InvalidArgument
+from holdfast.types import MOST_COLUMN_BYTES
 
 _MAX_RUNS = 8
 _CELL_BYTES = 120
@@ -49,7 +54,9 @@ class Memtable:
         if len(run) == 0:
             return
         self._known = existed if not self._runs else None
-        self._push(run)
+        self._runs.append(run)
+        self._sources = None
+        self._merge_above(_MAX_RUNS)
 
     def sources(self) -> list[MemorySegment]:
         """Everything so far as immutable sources, newest first."""
@@ -63,31 +70,49 @@ class Memtable:
             self._sources = [MemorySegment(run, layout) for run in reversed(self._runs)]
         return self._sources
 
-    def seal(self) -> Rows | None:
-        """All changes as one run, or None when there are none."""
+    def seal(self) -> list[Rows]:
+        """All changes in hash order, each key once: one run, or several that come one after
+        another where one would be too large.
+        """
         self._flush()
         self._merge_above(1)
-        return self._runs[0] if self._runs else None
+        if len(self._runs) <= 1:
+            return list(self._runs)
+        return list(StateView(self.runs(), self._shape.layout, Bounds()).pieces(keep_dead=True))
 
     def clear(self) -> None:
         """Forget everything."""
         self.rows, self._runs, self._sources, self._known = {}, [], None, None
 
-    def _push(self, run: Rows) -> None:
-        self._runs.append(run)
-        self._sources = None
-        self._merge_above(_MAX_RUNS)
-
     def _merge_above(self, limit: int) -> None:
-        if len(self._runs) > limit:
+        if len(self._runs) > limit and sum(run.nbytes for run in self._runs) <= MOST_COLUMN_BYTES:
             self._runs = [merge_rows(self._runs[::-1])]
             self._sources = None
 
     def _flush(self) -> None:
         if not self.rows:
             return
-        changes = list(self.rows.values())
-        self.rows = {}
+        for run in self._runs_of(list(self.rows.values())):
+            self._runs.append(run)
+        self.rows, self._sources, self._known = {}, None, None
+        self._merge_above(_MAX_RUNS)
+
+    def _runs_of(self, changes: list[_Change]) -> Iterator[Rows]:
+        """Changes of different keys as runs, halved until their columns hold them."""
+        try:
+            run = self._run_of(changes)
+        except pa.ArrowCapacityError:
+            if len(changes) == 1:
+                raise InvalidArgument("A value of more than 2 GiB cannot be stored.") from None
+        else:
+            if len(changes) == 1 or run.nbytes <= MOST_COLUMN_BYTES:
+                yield run
+                return
+        middle = len(changes) // 2
+        yield from self._runs_of(changes[:middle])
+        yield from self._runs_of(changes[middle:])
+
+    def _run_of(self, changes: list[_Change]) -> Rows:
         empty = (None,) * len(self._shape.value_schema)
         keys = self._shape.keys.to_arrow([change[0] for change in changes])
         values = self._shape.values.to_arrow(
@@ -104,5 +129,4 @@ class Memtable:
             dead if dead.any() else None,
             expires,
         )
-        self._known = None
-        self._push(run)
+        return run

@@ -254,8 +254,8 @@ class EngineProvider(StateStoreProvider):
         delta: SegmentRef | None = None
         inline: bytes | None = None
         files: list[str] = []
-        if sealed.rows is not None:
-            delta, inline = self._write_delta(sealed.rows, version)
+        if sealed.pieces:
+            delta, inline = self._write_delta(sealed.pieces, version)
             files = [] if inline is not None else [delta.path(self._directory)]
         self._merge_inside_batch(opened.chain)
         prepared = Prepared(
@@ -305,32 +305,33 @@ class EngineProvider(StateStoreProvider):
         for path in attempt.files:
             self._storage.delete(path)
 
-    def _write_delta(self, rows: Rows, version: int) -> tuple[SegmentRef, bytes | None]:
+    def _write_delta(self, pieces: list[Rows], version: int) -> tuple[SegmentRef, bytes | None]:
         attempt = self._runtime.new_id()
         threshold = self._conf.pack_threshold_bytes
         inline: bytes | None = None
-        if rows.nbytes <= threshold:
+        if sum(rows.nbytes for rows in pieces) <= threshold:
             sink = pa.BufferOutputStream()
-            info = self._write_segment(sink, rows)
+            info = self._write_segment(sink, pieces)
             if info.size <= threshold:
                 inline = sink.getvalue().to_pybytes()
         if inline is None:
             path = segment_path(self._directory, version, attempt, "delta")
             with self._storage.open_writer(path) as blob:
-                info = self._write_segment(blob, rows)
+                info = self._write_segment(blob, pieces)
         self._counters.bytes_written += info.size
         ref = SegmentRef("delta", version, version, attempt, info)
         self._cache.trust(ref.name)
         return ref, inline
 
-    def _write_segment(self, sink: object, rows: Rows) -> SegmentInfo:
+    def _write_segment(self, sink: object, pieces: list[Rows]) -> SegmentInfo:
         writer = SegmentWriter(
             sink,  # type: ignore[arg-type]  # BufferOutputStream has write, but no annotations
             self.shape.layout,
-            expires=rows.expires is not None,
+            expires=any(rows.expires is not None for rows in pieces),
             compression=self._conf.compression,
         )
-        writer.add(rows)
+        for rows in pieces:
+            writer.add(rows)
         return writer.finish()
 
     def _merge_inside_batch(self, chain: Chain) -> None:

@@ -176,6 +176,10 @@ class Rows:
             None if self.expires is None else self.expires[rows],
         )
 
+    def where(self, mask: Mask) -> Rows:
+        """The rows the mask says."""
+        return self if mask.all() else self.take(np.flatnonzero(mask))
+
     def between(self, low: int, high: int | None) -> Rows:
         """Rows with low <= hash < high; `high` None means no upper end."""
         start = int(np.searchsorted(self.hashes, low))

@@ -96,7 +96,7 @@ class EngineReadStateStore(ReadStateStore):
                 inside &= _at_least(column, self._index_cell(start)[0])
             if end is not None:
                 inside &= _at_most(column, self._index_cell(end)[0])
-            yield piece.take(np.flatnonzero(inside))
+            yield piece.where(inside)
 
     def prefix_scan(self, prefix: Any) -> Iterator[RowPair]:
         return self._pairs(self._readable().prefix_pieces(prefix))
@@ -112,7 +112,7 @@ class EngineReadStateStore(ReadStateStore):
     def delta_tables(self) -> Iterator[pa.Table]:
         """The keys this version put, with their values, a table at a time."""
         for piece in self._readable().delta_pieces():
-            live = piece if piece.dead is None else piece.take(np.flatnonzero(~piece.dead))
+            live = piece if piece.dead is None else piece.where(~piece.dead)
             yield rows_table(self._partition.shape, live)
 
     def evicted_tables(self, above: int | None, upto: int) -> Iterator[pa.Table]:

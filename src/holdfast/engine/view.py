@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.columns import Index, Mask, gather, valid_mask
+from holdfast.engine.columns import Index, Mask, gather, take, valid_mask
 from holdfast.engine.filter import HashFilter, Tops, tops
 from holdfast.engine.rows import NEVER, Hashes, Rows, merge_rows
 from holdfast.engine.segment import Layout, Zone, index_numbers
@@ -18,6 +18,8 @@ from holdfast.types import RowCodec
 
 _LOWEST = int(np.iinfo(np.int64).min)
 _GETS_WORTH_FILTERS = 4096
+PIECE_BYTES = 128 << 20
+"""What is merged at a time at most, unless all of it has one hash."""
 
 
 class Source(Protocol):
@@ -104,7 +106,7 @@ class IndexRange:
         valid = valid_mask(rows.keys[layout.index])
         if valid is not None:
             inside &= valid
-        return rows if inside.all() else rows.take(np.flatnonzero(inside))
+        return rows.where(inside)
 
 
 class StateView:
@@ -124,28 +126,7 @@ class StateView:
 
     def lookup(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Found:
         """Find keys sorted by hash. The newest row of a key decides, then the bounds apply."""
-        hits: list[tuple[Rows, Index, Index]] = []
-        missing = np.ones(len(hashes), bool)
-        halves: Tops | None = None
-        rest: Index | None = None
-        for place, source in enumerate(self._sources):
-            asked = rest
-            oldest = place == len(self._sources) - 1
-            bitmap = None if oldest else source.filter(len(hashes) if rest is None else len(rest))
-            if bitmap is not None:
-                halves = tops(hashes) if halves is None else halves
-                asked = _likely(bitmap, halves, rest)
-            hit = False
-            for rows, at, to in _find(source, hashes, keys, asked):
-                missing[to] = False
-                if rows.is_private:
-                    rows, at = rows.take(at), np.arange(len(at))
-                hits.append((rows, at, to))
-                hit = True
-            if hit:
-                rest = np.flatnonzero(missing)
-                if len(rest) == 0:
-                    break
+        hits, _ = _hits(self._sources, hashes, keys)
         return Found([hit for hit in map(self._live_hit, hits) if len(hit[1])], len(hashes))
 
     def _live_hit(self, hit: tuple[Rows, Index, Index]) -> tuple[Rows, Index, Index]:
@@ -189,33 +170,46 @@ class StateView:
         `low`..`high` limits the hashes (`high` excluded), `within` the index. With `keep_dead`
         tombstones come too, and rows the bounds hide come as tombstones.
         """
-        for start, stop in self._piece_bounds(low, high):
-            runs = [
-                run
-                for source in self._sources
-                for run in self._runs(source, start, stop, within)
-                if len(run)
-            ]
-            if not runs:
-                continue
+        for runs in self._piece_runs(low, high, within):
             merged = merge_rows(runs)
             live = self.bounds.live(merged, slice(None), self._layout)
             if live is not None and keep_dead:
                 merged = buried(merged, ~live)
-            elif live is not None and not live.all():
-                merged = merged.take(np.flatnonzero(live))
+            elif live is not None:
+                merged = merged.where(live)
             if len(merged):
                 yield merged
 
-    def _piece_bounds(self, low: int, high: int | None) -> Iterator[tuple[int, int | None]]:
+    def _piece_runs(
+        self, low: int, high: int | None, within: IndexRange | None
+    ) -> Iterator[list[Rows]]:
+        """What is merged at a time: cut at the chunks of the largest source, and where it is
+        still too much in halves.
+        """
         if not self._sources:
             return
         largest = max(self._sources, key=len)
         cuts = [int(first) for first in largest.firsts[1:] if first > low]
         if high is not None:
             cuts = [cut for cut in cuts if cut < high]
-        starts = [low, *cuts]
-        yield from zip(starts, [*cuts, high], strict=True)
+        for start, stop in zip([low, *cuts], [*cuts, high], strict=True):
+            yield from self._bounded_runs(start, stop, within)
+
+    def _bounded_runs(
+        self, low: int, high: int | None, within: IndexRange | None
+    ) -> Iterator[list[Rows]]:
+        runs = [
+            run
+            for source in self._sources
+            for run in self._runs(source, low, high, within)
+            if len(run)
+        ]
+        cut = _middle(runs) if sum(run.nbytes for run in runs) > PIECE_BYTES else None
+        if cut is not None:
+            yield from self._bounded_runs(low, cut, within)
+            yield from self._bounded_runs(cut, high, within)
+        elif runs:
+            yield runs
 
     def _runs(
         self, source: Source, low: int, high: int | None, within: IndexRange | None
@@ -233,22 +227,12 @@ class StateView:
 
     def dying(self, new: Bounds) -> int:
         """How many live keys the bounds `new` would hide. Costs nothing where none can be."""
-        candidates = [
-            rows.take(at)
-            for source in self._sources
-            for number in range(source.num_chunks)
-            if self._may_die(source.zone(number), new)
-            for rows, at in [self._dying_rows(source.chunk(number), new)]
-            if len(at)
-        ]
-        if not candidates:
-            return 0
-        merged = merge_rows(candidates)
-        found = self.lookup(merged.hashes, merged.keys)
         gone = 0
-        for rows, at, _ in found.parts:
-            live = new.live(rows, at, self._layout)
-            gone += 0 if live is None else int((~live).sum())
+        for place, source in enumerate(self._sources):
+            for number in range(source.num_chunks):
+                if self._may_die(source.zone(number), new):
+                    rows, at = self._dying_rows(source.chunk(number), new)
+                    gone += _not_in(self._sources[:place], rows, at)
         return gone
 
     def _may_die(self, zone: Zone, new: Bounds) -> bool:
@@ -278,6 +262,51 @@ def buried(rows: Rows, dead: Mask) -> Rows:
         at = pa.array(np.arange(len(rows)), mask=dead)
         values.append(column.take(at))
     return Rows(rows.hashes, rows.keys, values, dead, rows.expires)
+
+
+def _middle(runs: Sequence[Rows]) -> int | None:
+    """A hash that parts the heaviest run, or another one; None where each has a single hash."""
+    for run in sorted(runs, key=lambda run: run.nbytes, reverse=True):
+        for at in (len(run) // 2, int(np.searchsorted(run.hashes, run.hashes[0], "right"))):
+            if at < len(run) and run.hashes[at] > run.hashes[0]:
+                return int(run.hashes[at])
+    return None
+
+
+def _not_in(newer: Sequence[Source], rows: Rows, at: Index) -> int:
+    """How many of the rows `at` have a key that no newer source has a row of."""
+    if len(at) == 0 or not newer:
+        return len(at)
+    _, missing = _hits(newer, rows.hashes[at], [take(array, at) for array in rows.keys])
+    return int(missing.sum())
+
+
+def _hits(
+    sources: Sequence[Source], hashes: Hashes, keys: Sequence[pa.Array]
+) -> tuple[list[tuple[Rows, Index, Index]], Mask]:
+    """The newest row of each of some keys sorted by hash, dead or not, and which have none."""
+    hits: list[tuple[Rows, Index, Index]] = []
+    missing = np.ones(len(hashes), bool)
+    halves: Tops | None = None
+    rest: Index | None = None
+    for place, source in enumerate(sources):
+        asked = rest
+        oldest = place == len(sources) - 1
+        bitmap = None if oldest else source.filter(len(hashes) if rest is None else len(rest))
+        if bitmap is not None:
+            halves = tops(hashes) if halves is None else halves
+            asked = _likely(bitmap, halves, rest)
+        before = len(hits)
+        for rows, at, to in _find(source, hashes, keys, asked):
+            missing[to] = False
+            if rows.is_private:
+                rows, at = rows.take(at), np.arange(len(at))
+            hits.append((rows, at, to))
+        if len(hits) > before:
+            rest = np.flatnonzero(missing)
+            if len(rest) == 0:
+                break
+    return hits, missing
 
 
 def _likely(bitmap: HashFilter, halves: Tops, rest: Index | None) -> Index:

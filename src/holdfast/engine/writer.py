@@ -16,7 +16,7 @@ from holdfast.engine.hashing import KeyHasher
 from holdfast.engine.memtable import Memtable
 from holdfast.engine.rows import NEVER, Hashes, Rows, sort_rows
 from holdfast.engine.segment import DEAD, EXPIRES, HASH, MemorySegment
-from holdfast.engine.view import Bounds, IndexRange, StateView, with_bound
+from holdfast.engine.view import Bounds, Found, IndexRange, StateView, with_bound
 from holdfast.errors import InvalidArgument
 from holdfast.types import as_table, columns_of, one_array, parts_of
 
@@ -25,9 +25,9 @@ FOUND = "_found"
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The outcome of an update: the delta's rows, the number of keys, the bounds."""
+    """The outcome of an update: the delta's rows in hash order, the number of keys, the bounds."""
 
-    rows: Rows | None
+    pieces: list[Rows]
     num_keys: int
     bounds: Bounds
 
@@ -85,7 +85,13 @@ class PartitionReader:
 
         def work(view: StateView) -> tuple[Mask, list[pa.Array]]:
             found = view.lookup(hashes, keys)
-            return found.mask(), found.values(self.shape.layout)
+            try:
+                return found.mask(), found.values(self.shape.layout)
+            except (pa.ArrowCapacityError, pa.ArrowInvalid) as error:
+                raise InvalidArgument(
+                    f"The values of these {len(hashes)} keys are more than one column holds "
+                    "(2 GiB). Ask for fewer keys at a time."
+                ) from error
 
         found: tuple[Mask, list[pa.Array]] = self._read(work)
         return found
@@ -282,22 +288,25 @@ class PartitionWriter(PartitionReader):
         if self._bounds != base.bounds:
             num_keys -= base.run(lambda view: view.dying(self._bounds), layout)
         known = self.memtable.known_existed if self._bounds == base.bounds else None
-        rows = self.memtable.seal()
-        if rows is None:
-            return Sealed(None, num_keys, self._bounds)
-        existed = known
-        if existed is None:
-            hashes, keys = rows.hashes, rows.keys
-            found = base.run(lambda view: view.lookup(hashes, keys), layout, bounds=self._bounds)
-            existed = found.mask()
-        live = self._bounds.live(rows, slice(None), layout)
-        if live is None:
-            return Sealed(rows, num_keys + int((~existed).sum()), self._bounds)
-        num_keys += int((live & ~existed).sum()) - int((~live & existed).sum())
-        if rows.dead is not None:
-            needed = ~rows.dead | existed
-            rows = rows if needed.all() else rows.take(np.flatnonzero(needed))
-        return Sealed(rows if len(rows) else None, num_keys, self._bounds)
+        pieces = []
+        for rows in self.memtable.seal():
+            existed = self._existed(rows) if known is None else known
+            live = self._bounds.live(rows, slice(None), layout)
+            if live is None:
+                num_keys += int((~existed).sum())
+            else:
+                num_keys += int((live & ~existed).sum()) - int((~live & existed).sum())
+            pieces.append(rows if rows.dead is None else rows.where(~rows.dead | existed))
+        return Sealed([rows for rows in pieces if len(rows)], num_keys, self._bounds)
+
+    def _existed(self, rows: Rows) -> Mask:
+        """Which of the keys are in the base, seen through the bounds of now."""
+        found: Found = self.chain.run(
+            lambda view: view.lookup(rows.hashes, rows.keys),
+            self.shape.layout,
+            bounds=self._bounds,
+        )
+        return found.mask()
 
     def num_keys(self) -> int:
         """The exact number of keys as of now."""
@@ -352,7 +361,7 @@ def _starting_with(prefix: list[pa.Array], pieces: Iterator[Rows]) -> Iterator[R
     for piece in pieces:
         same = _equals_row(piece.keys[: len(prefix)], prefix)
         if same.any():
-            yield piece if same.all() else piece.take(np.flatnonzero(same))
+            yield piece.where(same)
 
 
 def _equals_row(columns: list[pa.Array], row: list[pa.Array]) -> Mask:

@@ -8,7 +8,7 @@
 `columns_of` batches. Nothing here imports PySpark.
 """
 
-from holdfast.types._batch import as_table, columns_of, one_array, parts_of
+from holdfast.types._batch import MOST_COLUMN_BYTES, as_table, columns_of, one_array, parts_of
 from holdfast.types._codec import Row, RowCodec
 from holdfast.types._datatypes import (
     ArrayType,
@@ -31,6 +31,7 @@ __all__ = [
     "RowCodec",
     "Row",
     "RESERVED_PREFIXES",
+    "MOST_COLUMN_BYTES",
     "as_table",
     "columns_of",
     "one_array",

@@ -37,7 +37,10 @@ class Unrepresentable(Exception):
 
 
 def write_column(kind: DataType, cells: Sequence[Any]) -> pa.Array:
-    """The array of `kind.arrow` that holds `cells`, all of them canonical."""
+    """The array of `kind.arrow` that holds `cells`, all of them canonical.
+
+    Raises pyarrow.ArrowCapacityError when they are more than its offsets reach.
+    """
     if kind == _VARIANT:
         return _write_struct(kind.arrow, [AtomicType("binary")] * 2, cells)
     if isinstance(kind, StructType) and kind.fields:
@@ -50,7 +53,10 @@ def write_column(kind: DataType, cells: Sequence[Any]) -> pa.Array:
         return pa.array([None if c is None else {} for c in cells], kind.arrow)
     if isinstance(kind, IntervalType) and not kind.year_month:
         return _write_durations(kind.arrow, cells)
-    return pa.array(cells, kind.arrow)
+    array = pa.array(cells, kind.arrow)
+    if isinstance(array, pa.ChunkedArray):
+        raise pa.ArrowCapacityError("strings or binaries of more than 2 GiB in one column")
+    return array
 
 
 def read_column(kind: DataType, array: pa.Array | pa.ChunkedArray) -> list[Any]:

@@ -22,7 +22,7 @@ import xxhash
 from holdfast.engine.blocks import BadSegment, Blocks, TailFile, read_part
 from holdfast.engine.chunk_cache import ChunkCache
 from holdfast.engine.columns import valid_mask, words
-from holdfast.engine.extent import Extent
+from holdfast.engine.extent import Extent, Whole
 from holdfast.engine.filter import HashFilter
 from holdfast.engine.rows import NEVER, Hashes, Rows
 from holdfast.engine.storage import Sink
@@ -416,7 +416,10 @@ def _read_tail(name: str, extent: Extent, info: SegmentInfo) -> tuple[dict[str, 
     if xxhash.xxh3_64_hexdigest(tail) != info.checksum:
         raise BadSegment(name, "its tail does not have the checksum the manifest says")
     try:
-        reader = ipc.open_file(pa.PythonFile(TailFile(tail, info.size), "r"))
+        if isinstance(extent, Whole):
+            reader = ipc.open_file(extent.buffer)  # much faster than through a Python file
+        else:
+            reader = ipc.open_file(pa.PythonFile(TailFile(tail, info.size), "r"))
         last = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1)
         meta = json.loads(last.custom_metadata[_META_KEY])
     except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:

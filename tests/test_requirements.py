@@ -23,14 +23,31 @@ def rows() -> list[list[str]]:
 
 
 @cache
+def shipped() -> dict[str, ast.ClassDef]:
+    """The classes of `holdfast.testing`, whose tests others inherit."""
+    files = (ROOT / "src" / "holdfast" / "testing").glob("*.py")
+    nodes = [node for path in files for node in ast.parse(path.read_text()).body]
+    return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+
+
+def methods(node: ast.ClassDef, known: dict[str, ast.ClassDef]) -> set[str]:
+    """The methods of a class and of those of its bases that are known."""
+    found = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+    bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+    return found.union(*(methods(known[base], known) for base in bases if base in known))
+
+
+@cache
 def names_in(path: Path) -> frozenset[str]:
-    """The functions and classes of a test file, methods as Class::method."""
+    """The functions and classes of a test file, methods as Class::method, inherited ones too."""
     names = set()
-    for node in ast.parse(path.read_text()).body:
+    body = ast.parse(path.read_text()).body
+    known = shipped() | {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+    for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         if isinstance(node, ast.ClassDef):
-            names |= {f"{node.name}::{n.name}" for n in node.body if isinstance(n, ast.FunctionDef)}
+            names |= {f"{node.name}::{name}" for name in methods(node, known)}
         # A Hypothesis machine is collected through `TestX = Machine.TestCase`.
         if isinstance(node, ast.Assign):
             names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
@@ -55,6 +72,9 @@ def test_every_named_test_exists() -> None:
 def test_a_test_that_does_not_exist_is_noticed() -> None:
     here = "tests/test_requirements.py"
     assert missing([here, f"{here}::test_every_named_test_exists"]) == []
+    local = "tests/engine/test_provider.py::TestLocal"
+    assert missing([f"{local}::test_version_zero_is_empty"]) == []
+    assert missing([f"{local}::test_nothing"]) == [f"{local}::test_nothing"]
     assert missing([f"{here}::test_nothing", "tests/test_absent.py::test_a"]) == [
         f"{here}::test_nothing",
         "tests/test_absent.py::test_a",

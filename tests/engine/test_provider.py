@@ -108,6 +108,20 @@ class TestInRanges(EngineConformance):
         with pytest.raises(Corruption, match="missing"):
             make_provider(value="body binary").get_read_store(1).get(("39",))
 
+    def test_file_that_goes_while_it_is_read_is_an_error_of_ours(
+        self, make_provider: MakeProvider, tmp_path: Path
+    ) -> None:
+        store = make_provider(value="body binary").get_store(0)
+        for number in range(40):
+            store.put((str(number),), (bytes(1 << 20),))
+        store.commit()
+        pairs = make_provider(value="body binary").get_read_store(1).iterator()
+        next(pairs)
+        (delta,) = (tmp_path / "root" / "0" / "0").glob("*.delta")
+        delta.unlink()
+        with pytest.raises(Corruption, match="the file is missing"):
+            list(pairs)
+
     def test_few_chunks_stay_in_memory(self, make_provider: MakeProvider) -> None:
         store = make_provider(value="body binary").get_store(0)
         for number in range(120):

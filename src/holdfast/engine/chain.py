@@ -15,7 +15,7 @@ from holdfast.engine.blocks import BadSegment
 from holdfast.engine.chunk_cache import ChunkCache
 from holdfast.engine.extent import Extent, Ranged, Whole
 from holdfast.engine.hashing import KeyHasher
-from holdfast.engine.manifest import Manifest, PartitionEntry, SegmentRef, StoreEntry
+from holdfast.engine.manifest import PartitionEntry, SegmentRef, StoreEntry
 from holdfast.engine.segment import Layout, Segment
 from holdfast.engine.storage import BlobNotFound, Storage, TooLarge
 from holdfast.engine.view import Bounds, Source, StateView
@@ -195,14 +195,6 @@ class Chain:
             segments = self.segments()
             return tuple(self._refs[i] for i in at), [segments[i] for i in at]
 
-    def verify(self) -> int:
-        """Check every byte of every segment, those to fall back on too; return the bytes read."""
-        total = 0
-        for ref in self.entry.segments:
-            for part in (ref, *ref.inputs):
-                total += self._cache.open(part).verify()
-        return total
-
     def usable(self) -> None:
         """Make sure every block of the segments is intact, falling back where one is not.
 
@@ -245,17 +237,3 @@ def _is_bad(cache: SegmentCache, ref: SegmentRef) -> bool:
     except BadSegment:
         return True
     return False
-
-
-def open_chain(
-    manifest: Manifest,
-    operator: int,
-    store: str,
-    partition: int,
-    storage: Storage,
-    shape: StoreShape,
-) -> Chain:
-    """One partition of a version, with a segment cache of its own."""
-    directory = manifest.directory(operator, store, partition)
-    cache = SegmentCache(storage, directory, shape.layout)
-    return Chain(manifest.entry(operator, store, partition), manifest.version, cache)

@@ -92,8 +92,7 @@ class Memtable:
     def _flush(self) -> None:
         if not self.rows:
             return
-        for run in self._runs_of(list(self.rows.values())):
-            self._runs.append(run)
+        self._runs += list(self._runs_of(list(self.rows.values())))
         self.rows, self._sources, self._known = {}, None, None
         self._merge_above(_MAX_RUNS)
 

@@ -120,10 +120,6 @@ class StateView:
         self._gets = 0
         self._filters: list[HashFilter | None] = [None] * len(self._sources)
 
-    def within(self, bounds: Bounds) -> StateView:
-        """The same sources through other bounds."""
-        return StateView(self._sources, self._layout, bounds)
-
     def lookup(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Found:
         """Find keys sorted by hash. The newest row of a key decides, then the bounds apply."""
         hits, _ = _hits(self._sources, hashes, keys)

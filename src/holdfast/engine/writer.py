@@ -17,7 +17,7 @@ from holdfast.engine.memtable import Memtable
 from holdfast.engine.rows import NEVER, Hashes, Rows, sort_rows
 from holdfast.engine.segment import DEAD, EXPIRES, HASH, MemorySegment
 from holdfast.engine.view import Bounds, Found, IndexRange, StateView, with_bound
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.types import as_table, columns_of, one_array, parts_of
 
 FOUND = "_found"
@@ -107,8 +107,18 @@ class PartitionReader:
     def pieces(self, **limits: Any) -> Iterator[Rows]:
         """The state in hash order, a piece at a time, as of this call."""
         self.chain.usable()
-        pieces: Iterator[Rows] = self._read(lambda view: view.pieces(**limits))
-        return pieces
+        return self._watched(self._read(lambda view: view.pieces(**limits)))
+
+    def _watched(self, pieces: Iterator[Rows]) -> Iterator[Rows]:
+        """The same pieces; a file that goes bad in the middle ends them with an error."""
+        try:
+            yield from pieces
+        except BadSegment as bad:
+            self.chain.fall_back(bad)
+            raise Unavailable(
+                f"{bad.name} changed while version {self.chain.version} was read ({bad.why}). Read "
+                "again: there is another way to the same version."
+            ) from bad
 
     def tables(self, within: IndexRange | None = None) -> Iterator[pa.Table]:
         """The state as tables of key and value columns, as of this call."""
@@ -118,22 +128,22 @@ class PartitionReader:
     def delta_pieces(self) -> Iterator[Rows]:
         """The changes this version made, tombstones included, whatever the bounds hide."""
         newest = self.chain.entry.segments[:1]
-        if newest and newest[0].low == newest[0].high == self.chain.version:
-            self.chain.usable()
-            delta = self.chain.segments()[0]
-            for number in range(delta.num_chunks):
-                yield delta.chunk(number)
+        if not newest or not newest[0].low == newest[0].high == self.chain.version:
+            return iter(())
+        self.chain.usable()
+        delta = self.chain.segments()[0]
+        return self._watched(delta.chunk(number) for number in range(delta.num_chunks))
 
     def evicted_pieces(self, above: int | None, upto: int) -> Iterator[Rows]:
         """Rows with an index above `above` and at or below `upto`, hidden by the bound or not."""
         self.chain.usable()
         within = IndexRange(high=upto) if above is None else IndexRange(above + 1, upto)
         before = Bounds(above, self.chain.entry.expire)
-        layout = self.shape.layout
-        pieces: Iterator[Rows] = self.chain.run(
-            lambda view: view.pieces(within=within), layout, bounds=before
+        return self._watched(
+            self.chain.run(
+                lambda view: view.pieces(within=within), self.shape.layout, bounds=before
+            )
         )
-        return pieces
 
     def prefix_pieces(self, prefix: Any) -> Iterator[Rows]:
         """The rows whose first key columns equal `prefix`, as of this call."""

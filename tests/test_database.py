@@ -18,6 +18,7 @@ from holdfast.backends.local import LocalStorage
 from holdfast.errors import (
     Closed,
     Conflict,
+    Corruption,
     IllegalState,
     InvalidArgument,
     Unavailable,
@@ -470,6 +471,26 @@ def test_foreign_files_in_a_root_disturb_nobody_and_stay(root: Path, partitions:
         assert [info.version for info in db.history()] == [5, 4, 1]
         assert (db.tags, state(db.at("first"))) == ({"first": 1}, {"a": 1})
         assert all(path.exists() for path in foreign)
+
+
+def test_damaged_newest_manifest_stops_writers_until_it_is_moved_away(
+    db: Database, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(3):
+        put(db, a=number)
+    manifest = root / "versions" / "3"
+    manifest.write_bytes(manifest.read_bytes()[:-1])
+    with holdfast.open(root) as again:
+        assert (again.version, state(again)) == (2, {"a": 1})
+        assert [info.version for info in again.history()] == [2, 1, 0]
+        assert str(manifest) in caplog.text
+        for use in (again.update, again.maintain):
+            with pytest.raises(Corruption, match="move this file away"):
+                use()
+        manifest.rename(root / "versions" / "3.damaged")
+        put(again, a=7)
+        again.maintain()
+        assert (again.version, state(again), state(again.at(2))) == (3, {"a": 7}, {"a": 1})
 
 
 def test_maintenance_runs_in_the_background_and_ends_with_close(root: Path) -> None:

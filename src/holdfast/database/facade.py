@@ -178,14 +178,14 @@ class Database:
         self._versions.untag(name)
 
     def history(self) -> list[VersionInfo]:
-        """Every version that can be read, newest first."""
+        """Every version that can be read, newest first; damaged ones are named in the log."""
         self._check_open()
         names: dict[int, list[str]] = {}
-        for name, version in self.tags.items():
+        for name, version in self._versions.intact_tags().items():
             names.setdefault(version, []).append(name)
         infos = []
-        for version in reversed(self._versions.versions()):
-            manifest = self._versions.load(version)
+        for manifest in self._versions.intact():
+            version = manifest.version
             entries = [entry for _, _, entry in manifest.partitions()]
             refs = [ref for entry in entries for ref in entry.segments]
             infos.append(

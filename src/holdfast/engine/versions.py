@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import xxhash
 
@@ -139,18 +139,21 @@ class VersionLog:
 
         Damaged ones above it are named in the log; where all are damaged it is Corruption.
         """
-        failure: Corruption | None = None
+        versions = self.versions()
+        manifest = next(self.intact(), None)
+        if manifest is None and versions:
+            self.load(versions[-1])
+        return manifest
+
+    def intact(self) -> Iterator[Manifest]:
+        """Every manifest that can be read, newest first; damaged ones are named in the log."""
         for version in reversed(self.versions()):
             try:
-                return self.load(version)
+                yield self.load(version)
             except VersionNotFound:
-                continue
+                continue  # removed meanwhile
             except Corruption as error:
                 log.warning("%s", error)
-                failure = failure or error
-        if failure is not None:
-            raise failure
-        return None
 
     def tags(self) -> dict[str, int]:
         """Every tag with its version. Raises Corruption when one is damaged."""

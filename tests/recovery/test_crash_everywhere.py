@@ -32,7 +32,8 @@ from holdfast.engine.storage import Storage
 from holdfast.testing.faults import CRASHES, Call, Crash, Fault, FaultyStorage, crash_at
 
 KEEP = 3
-FIRST_CRASHES = 4
+EARNEST = 25
+FIRST_CRASHES = 3
 CONF = StateStoreConf(
     min_deltas_for_snapshot=3,
     min_versions_to_retain=KEEP,
@@ -227,7 +228,7 @@ def all_remains(work: Work, start: Remains) -> Iterator[tuple[Call, Fault, Remai
 
     A dead process does nothing more, so what a crash before a call leaves can be seen in one run
     that does not crash; after it the process has not heard of what the call did, and bytes of a
-    blob that was not closed are not visible. One in ten is crashed in earnest all the same, and
+    blob that was not closed are not visible. Some are crashed in earnest all the same, and
     every call that makes a blob visible.
     """
     calls, remains = watched(work, start)
@@ -239,7 +240,7 @@ def all_remains(work: Work, start: Remains) -> Iterator[tuple[Call, Fault, Remai
             yield call, Fault.CRASH_TORN, torn
         elif call.can_tear:
             yield call, Fault.CRASH_TORN, (before, run)
-        if call.number % 10 == 0:
+        if call.number % EARNEST == 0:
             for fault in CRASHES:
                 yield call, fault, crashed(work, start, call.number, fault)
 

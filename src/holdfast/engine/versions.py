@@ -271,14 +271,15 @@ class VersionLog:
             raw = bytes(self.storage.read(path))
         except BlobNotFound:
             return None
-        magic, form, checksum, body = [*raw.rstrip(b"\n").split(b" ", 3), *[b""] * 3][:4]
+        magic, form, checksum, body = [*raw.removesuffix(b"\n").split(b" ", 3), *[b""] * 3][:4]
         if magic == _TAG_MAGIC.encode() and form.isdigit() and form != _TAG_FORMAT.encode():
             raise InvalidArgument(
                 f"The tag {self.storage.location}/{path} is in format {form.decode()}; this "
                 f"release reads format {_TAG_FORMAT}. Upgrade holdfast to a release that reads it.",
                 condition="STATE_STORE_UNSUPPORTED_FORMAT",
             )
-        if magic == _TAG_MAGIC.encode() and checksum == _checksum(body):
+        known = (_TAG_MAGIC.encode(), _TAG_FORMAT.encode())
+        if (magic, form) == known and checksum == _checksum(body):
             tag = json.loads(body)
             if tag["name"] == name:
                 return int(tag["version"])

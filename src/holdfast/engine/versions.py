@@ -279,7 +279,7 @@ class VersionLog:
                 condition="STATE_STORE_UNSUPPORTED_FORMAT",
             )
         known = (_TAG_MAGIC.encode(), _TAG_FORMAT.encode())
-        if (magic, form) == known and checksum == _checksum(body):
+        if (magic, form) == known and raw.endswith(b"\n") and checksum == _checksum(body):
             tag = json.loads(body)
             if tag["name"] == name:
                 return int(tag["version"])

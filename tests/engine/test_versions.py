@@ -203,6 +203,16 @@ def test_a_tag_names_one_version_for_good(world: World) -> None:
         world.log.untag("before")
 
 
+@pytest.mark.parametrize("form", [b"1x", b"x1", b"", b"\xff", b"-1"])
+def test_a_tag_whose_format_is_no_number_is_damaged(world: World, form: bytes) -> None:
+    world.log.tag("before", 1)
+    magic, _, rest = bytes(world.storage.read("tags/before")).split(b" ", 2)
+    world.storage.delete("tags/before")
+    world.storage.write("tags/before", b" ".join([magic, form, rest]))
+    with pytest.raises(Corruption, match="tags/before is damaged"):
+        world.log.read_tag("before")
+
+
 def test_what_a_sleeping_writer_left_cannot_be_tagged(world: World) -> None:
     world.commit(3, 4, 5, 6)
     world.sleep()

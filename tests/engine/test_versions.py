@@ -230,3 +230,11 @@ def test_a_tagged_version_whose_successor_is_gone_takes_a_second_tag(world: Worl
     world.remove(2)
     world.log.tag("second", 1)
     assert world.log.tags() == {"first": 1, "second": 1}
+
+
+def test_a_tagged_version_whose_successor_is_gone_takes_the_same_tag_again(world: World) -> None:
+    world.log.tag("first", 1)
+    world.commit(3, 4)
+    world.remove(2)
+    world.log.tag("first", 1)
+    assert world.log.tags() == {"first": 1}

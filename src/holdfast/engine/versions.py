@@ -195,7 +195,7 @@ class VersionLog:
                     f"The tag {name!r} already names version {taken}. Remove it first, or choose "
                     "another name."
                 )
-        if not self._stays(name, version):
+        if not self._stays(version, other_than=name if created else None):
             if created:
                 self.storage.delete(path)
             raise VersionNotFound(
@@ -203,8 +203,8 @@ class VersionLog:
                 "was not tagged. `holdfast history` lists those there are."
             )
 
-    def _stays(self, name: str, version: int) -> bool:
-        """Whether a version that was just tagged with `name` is there and will be.
+    def _stays(self, version: int, other_than: str | None) -> bool:
+        """Whether a version is there and will be, apart from the new tag `other_than`.
 
         It may be about to go, or be what a writer that slept has left in the place of a version
         that went. The latter stands alone: its next version is gone too, or has another parent.
@@ -217,7 +217,7 @@ class VersionLog:
             return False
         if self._place(stored)[0] is Verdict.COMMITTED:
             return True
-        return any(tag != name and named == version for tag, named in self.tags().items())
+        return any(tag != other_than and named == version for tag, named in self.tags().items())
 
     def retire(self, versions: Sequence[int]) -> list[int]:
         """Delete manifests, except those that were tagged meanwhile; return which are gone."""

@@ -216,12 +216,14 @@ class Partition:
         sealed = writer.seal()
         self.version += 1
         segments = self.entry.segments
-        if sealed.rows is not None:
+        if sealed.pieces:
             made = self._next_attempt()
             delta = ref(self.version)
             with self.storage.open_writer(replace(delta, attempt=made).name) as blob:
-                segment = SegmentWriter(blob, SHAPE.layout, expires=sealed.rows.expires is not None)
-                segment.add(sealed.rows)
+                expires = any(piece.expires is not None for piece in sealed.pieces)
+                segment = SegmentWriter(blob, SHAPE.layout, expires=expires)
+                for piece in sealed.pieces:
+                    segment.add(piece)
                 info = segment.finish()
             segments = (replace(delta, attempt=made, info=info), *segments)
         self.entry = replace(

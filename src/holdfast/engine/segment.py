@@ -30,7 +30,7 @@ from holdfast.errors import InvalidArgument
 
 FORMAT = 1
 BLOCK_BYTES = 256 << 10
-CHUNK_ROWS = 128 << 10
+CHUNK_ROWS = 512 << 10
 CHUNK_BYTES = 16 << 20
 _VERIFY_STEP = 16 << 20
 HASH, DEAD, EXPIRES = "_hash", "_dead", "_expires"

@@ -107,6 +107,12 @@ def test_guide_examples_give_what_their_comments_say(
     assert (db.version, db.at(1).get(("Jade",)), db.at(2).scan().num_rows) == (2, None, 3)
     assert db.at(1).get(("Sankar",)) == (200,)
     assert "before-migration" in db.tags
+    state = names["state"]
+    assert (state.version, state.get("Sankar"), state.at(1).get("Jade")) == (2, (200,), None)
+    rows = state.scan(columns=["user"], where="total >= 200").to_pydict()
+    assert rows == {"user": ["Sankar", "Jade"]}
+    duckdb = pytest.importorskip("duckdb")
+    assert duckdb.sql("select sum(total) from state").fetchall() == [(1100,)]
 
 
 def sessions(page: Path) -> list[tuple[list[str], list[str]]]:

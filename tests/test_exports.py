@@ -10,10 +10,10 @@ def test_public_names_are_these_and_all_exist() -> None:
     assert sorted(holdfast.__all__) == [
         "ArithmeticOverflow", "Closed", "Conflict", "Corruption", "DEFAULT_STORE_NAME", "Database",
         "HoldfastError",
-        "IllegalState", "InvalidArgument", "ReadStateStore", "RowPair", "StateStore",
+        "IllegalState", "InvalidArgument", "LiveState", "ReadStateStore", "RowPair", "StateStore",
         "StateStoreConf", "StateStoreCustomMetric", "StateStoreId", "StateStoreMetrics",
         "StateStoreProvider", "StateStoreProviderId", "StateStores", "Unavailable",
-        "VersionInfo", "VersionNotFound", "open", "stateful",
+        "VersionInfo", "VersionNotFound", "open", "read", "stateful",
     ]  # fmt: skip
     assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)
 

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from holdfast.conf import StateStoreConf
     from holdfast.database import Database, VersionInfo
     from holdfast.database import open_database as open  # noqa: A004 - the name is holdfast.open
+    from holdfast.inspection import LiveState
+    from holdfast.inspection import read_state as read
     from holdfast.spark import stateful
     from holdfast.store import (
         ReadStateStore,
@@ -61,6 +63,7 @@ __all__ = [
     "HoldfastError",
     "IllegalState",
     "InvalidArgument",
+    "LiveState",
     "ReadStateStore",
     "RowPair",
     "StateStore",
@@ -75,11 +78,13 @@ __all__ = [
     "VersionInfo",
     "VersionNotFound",
     "open",
+    "read",
     "stateful",
 ]
 
 _LAZY = {
     "Database": "database",
+    "LiveState": "inspection",
     "ReadStateStore": "store",
     "RowPair": "store",
     "StateStore": "store",
@@ -90,6 +95,7 @@ _LAZY = {
     "StateStores": "stores",
     "VersionInfo": "database",
     "open": "database:open_database",
+    "read": "inspection:read_state",
     "stateful": "spark",
 }
 

@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.inspection import InspectedStore, Root
 from holdfast.inspection.cells import parse_json_row, parse_row
 from holdfast.store import Row
-from holdfast.types import RowCodec, StructType
+from holdfast.types import RowCodec
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +142,10 @@ def scan(
     """Print rows."""
     store = chosen.open_store()
     version = store.root.resolve(at)
-    expression = None
-    if where is not None:
-        known = StructType((*store.key_schema.fields, *store.value_schema.fields))
-        expression = inspection.parse_where(where, known)
     if limit:
-        table, more = store.head(limit, version, columns, expression)
+        table, more = store.head(limit, version, columns, where)
     else:
-        table, more = store.scan(version, columns, expression), False
+        table, more = store.scan(version, columns, where), False
     output.rows(store, version, table, more)
     return Exit.OK
 

@@ -9,6 +9,8 @@ from holdfast.errors import InvalidArgument
 
 VERSIONS, PACKS, TAGS, RETIRING = "versions", "packs", "tags", "retiring"
 DELIVERED = "delivered"
+STATE = "holdfast"
+"""The folder of a query's checkpoint that its state is in."""
 KINDS = ("delta", "merge", "snapshot")
 PACK = "pack"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")

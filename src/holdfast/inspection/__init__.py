@@ -11,6 +11,7 @@ used alone; `open_roots` also takes a folder that holds several of those.
 """
 
 from holdfast.inspection.finding import open_root, open_roots
+from holdfast.inspection.live import LiveState, choose_store, read_state
 from holdfast.inspection.model import (
     Change,
     Diff,
@@ -33,8 +34,11 @@ from holdfast.inspection.where import parse_where
 __all__ = [
     "open_root",
     "open_roots",
+    "read_state",
+    "choose_store",
     "verify",
     "parse_where",
+    "LiveState",
     "Root",
     "InspectedStore",
     "Progress",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.locations import open_storage
-from holdfast.engine.filenames import PACKS, TAGS, VERSIONS
+from holdfast.engine.filenames import PACKS, STATE, TAGS, VERSIONS
 from holdfast.engine.storage import Storage
 from holdfast.errors import InvalidArgument
 from holdfast.inspection.root import Root, has_versions
@@ -23,13 +23,16 @@ def open_roots(
 ) -> list[Root]:
     """Every root at a location, in name order; never empty.
 
-    A location that has versions itself is the only one. Otherwise folders below it are, such as
-    those of providers used alone. Raises InvalidArgument (STATE_STORE_NOT_A_STORE) where there
-    are none.
+    A location that has versions itself is the only one; so is the state of a query in its
+    checkpoint. Otherwise folders below it are, such as those of providers used alone. Raises
+    InvalidArgument (STATE_STORE_NOT_A_STORE) where there are none.
     """
     storage = open_storage(location, options)
     if has_versions(storage):
         return [Root(storage)]
+    inside = open_storage(f"{storage.location}/{STATE}", options)
+    if has_versions(inside):
+        return [Root(inside)]
     found = [
         Root(open_storage(f"{storage.location}/{place}", options)) for place in _below(storage)
     ]

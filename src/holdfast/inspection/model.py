@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from holdfast.store import Row
@@ -21,7 +21,7 @@ class StoreInfo:
 
     operator: int
     store: str
-    partitions: tuple[PartitionInfo, ...]
+    partitions: tuple[PartitionInfo, ...] = field(repr=False)
     key_schema: Schema
     value_schema: Schema
     key_index_ordinal: int | None

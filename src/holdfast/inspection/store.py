@@ -7,6 +7,7 @@ from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.engine.chain import StoreShape
@@ -16,8 +17,9 @@ from holdfast.engine.writer import PartitionReader, rows_table
 from holdfast.errors import InvalidArgument, VersionNotFound
 from holdfast.inspection.differ import diff_partition
 from holdfast.inspection.model import Change, ChangeKind, Diff, KeyVersion
+from holdfast.inspection.where import check_filter, parse_where
 from holdfast.store import Row
-from holdfast.types import Schema
+from holdfast.types import Schema, StructType
 
 if TYPE_CHECKING:
     from holdfast.inspection.root import Root
@@ -33,6 +35,8 @@ class InspectedStore:
         self.operator = operator
         self.name = name
         self.partition = partition
+        self._open: tuple[int, dict[int, PartitionReader]] | None = None
+        """The version that was read last, with its partitions."""
 
     @property
     def key_schema(self) -> Schema:
@@ -69,32 +73,79 @@ class InspectedStore:
     def scan(
         self, at: At = None, columns: Sequence[str] | None = None, where: Any = None
     ) -> pa.Table:
-        """The state at a version as a table; `where` is a pyarrow.compute expression."""
+        """The state at a version as a table.
+
+        `where` is a filter as text, see `parse_where`, or a pyarrow.compute expression.
+        """
         chosen = None if columns is None else list(columns)
+        expression = self.expression(where)
         tables = [
-            scan_table(reader, reader.pieces(), chosen, where)
+            scan_table(reader, reader.pieces(), chosen, expression)
             for reader in self._readers(self.root.resolve(at)).values()
         ]
         return pa.concat_tables(tables)
+
+    def tables(
+        self, at: At = None, columns: Sequence[str] | None = None, where: Any = None
+    ) -> Iterator[pa.Table]:
+        """The same a table at a time, as of this call."""
+        readers = self._readers(self.root.resolve(at)).values()
+        wanted = self.arrow_schema(columns).names
+        expression = self.expression(where)
+        return (
+            (table if expression is None else table.filter(expression)).select(wanted)
+            for reader in readers
+            for table in reader.tables()
+        )
+
+    def expression(self, where: Any) -> Any:
+        """A filter as Arrow takes it; None stays None. Raises InvalidArgument for one that cannot
+        be applied to this store.
+        """
+        if where is None:
+            return None
+        columns = StructType((*self.key_schema.fields, *self.value_schema.fields))
+        return (
+            parse_where(where, columns) if isinstance(where, str) else check_filter(where, columns)
+        )
+
+    def changes(self, at: At = None) -> Iterator[tuple[pa.Table, pa.Array]]:
+        """What a version wrote: keys with their new values, and for each row whether it is gone.
+
+        Keys that a bound evicted are not among them: nothing is written for those.
+        """
+        for reader in self._readers(self.root.resolve(at)).values():
+            for piece in reader.delta_pieces():
+                dead = np.zeros(len(piece), bool) if piece.dead is None else piece.dead
+                yield rows_table(reader.shape, piece), pa.array(dead)
+
+    def partition_of(self, key: Any, at: At = None) -> int:
+        """The partition a key belongs to, whether it is there or not."""
+        entry = self.root.manifest(self.root.resolve(at)).operators[self.operator][self.name]
+        shape = self.root.shape(entry)
+        return _partition_of(shape, entry, shape.keys.encode(key)).index
 
     def head(
         self, limit: int, at: At = None, columns: Sequence[str] | None = None, where: Any = None
     ) -> tuple[pa.Table, bool]:
         """The first rows of a scan, and whether there are more. Reads no further than that."""
-        readers = list(self._readers(self.root.resolve(at)).values())
-        wanted = list(self._columns(readers[0].shape) if columns is None else columns)
-        self._check_columns(readers[0].shape, wanted)
-        parts: list[pa.Table] = []
+        parts = [self.arrow_schema(columns).empty_table()]
         rows = 0
-        for table in self._tables(readers):
-            part = (table if where is None else table.filter(where)).select(wanted)
+        for part in self.tables(at, columns, where):
             parts.append(part)
             rows += part.num_rows
             if rows > limit:
                 break
-        if not parts:
-            return scan_table(readers[0], iter(()), wanted, None), False
         return pa.concat_tables(parts).slice(0, limit), rows > limit
+
+    def arrow_schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
+        """The columns of a scan."""
+        schema = pa.schema([*self.key_schema.arrow, *self.value_schema.arrow])
+        wanted = schema.names if columns is None else columns
+        for name in wanted:
+            if name not in schema.names:
+                raise InvalidArgument(f"There is no column {name!r}; there are {schema.names}.")
+        return pa.schema([schema.field(name) for name in wanted])
 
     def diff(self, before: At, after: At = None, limit: int | None = None) -> Diff:
         """What changed from one version to another, key by key.
@@ -115,27 +166,25 @@ class InspectedStore:
         return Diff(old, new, **counts, changes=tuple(sorted(changes, key=_by_key)))
 
     def _get(self, key: Any, version: int) -> Row | None:
-        manifest = self.root.manifest(version)
-        entry = manifest.operators.get(self.operator, {}).get(self.name)
+        entry = self.root.manifest(version).operators.get(self.operator, {}).get(self.name)
         if entry is None:
             return None
         shape = self.root.shape(entry)
         part = _partition_of(shape, entry, shape.keys.encode(key))
         if self.partition not in (None, part.index):
             return None
-        return self.root.reader(manifest, self.operator, self.name, part).get(key)
-
-    def _tables(self, readers: Sequence[PartitionReader]) -> Iterator[pa.Table]:
-        for reader in readers:
-            for piece in reader.pieces():
-                yield rows_table(reader.shape, piece)
+        return self._readers(version)[part.index].get(key)
 
     def _readers(self, version: int) -> dict[int, PartitionReader]:
-        manifest = self.root.manifest(version)
-        return {
-            entry.index: self.root.reader(manifest, self.operator, self.name, entry)
-            for entry in self._entries(version)
-        }
+        opened = self._open
+        if opened is None or opened[0] != version:
+            manifest = self.root.manifest(version)
+            readers = {
+                entry.index: self.root.reader(manifest, self.operator, self.name, entry)
+                for entry in self._entries(version)
+            }
+            opened = self._open = (version, readers)
+        return opened[1]
 
     def _entries(self, version: int) -> list[PartitionEntry]:
         entry = self.root.manifest(version).operators.get(self.operator, {}).get(self.name)
@@ -148,16 +197,6 @@ class InspectedStore:
 
     def _newest(self) -> StoreEntry:
         return self.root.newest_readable().operators[self.operator][self.name]
-
-    @staticmethod
-    def _columns(shape: StoreShape) -> tuple[str, ...]:
-        return (*shape.key_schema.names, *shape.value_schema.names)
-
-    def _check_columns(self, shape: StoreShape, names: Sequence[str]) -> None:
-        known = self._columns(shape)
-        for name in names:
-            if name not in known:
-                raise InvalidArgument(f"There is no column {name!r}; there are {list(known)}.")
 
     def __repr__(self) -> str:
         part = "" if self.partition is None else f", partition={self.partition}"

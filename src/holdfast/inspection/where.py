@@ -60,12 +60,24 @@ def parse_where(text: str, columns: StructType) -> pc.Expression:
     parser = _Parser(text, columns)
     expression = parser.disjunction(0)
     parser.expect_end()
+    return check_filter(expression, columns)
+
+
+def check_filter(expression: Any, columns: StructType) -> pc.Expression:
+    """A filter that fits the columns. Raises InvalidArgument where it does not."""
+    if not isinstance(expression, pc.Expression):
+        raise InvalidArgument(
+            'A filter is text such as "total > 100" or a pyarrow.compute expression, not '
+            f"{type(expression).__name__}."
+        )
     try:
         pa.schema(columns.arrow).empty_table().filter(expression)
-    except pa.ArrowException:
+    except (pa.ArrowException, TypeError):
+        names = ", ".join(field.name for field in columns.fields)
         raise InvalidArgument(
-            "The filter compares columns that cannot be compared that way: they differ in type, or "
-            "have no order. Arrays, maps and structs can only be tested by `is null`."
+            f"The filter does not fit the columns {names}: it names another one, or compares what "
+            "cannot be compared that way, since it differs in type or has no order. Arrays, maps "
+            "and structs can only be tested by `is null`."
         ) from None
     return expression
 

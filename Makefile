@@ -37,8 +37,7 @@ test: install ## Run the tests that need no server
 	$(PYTEST) -m "not services and not soak" $(ARGS)
 
 test-services: install ## Run the tests against real servers
-	@$(PYTEST) -m services $(ARGS); code=$$?; \
-	if [ $$code -eq 5 ]; then echo "No test needs a server yet."; else exit $$code; fi
+	$(PYTEST) -m services $(ARGS)
 
 soak: install ## Run the long tests (minutes to hours)
 	@$(PYTEST) -m soak --timeout=0 $(ARGS); code=$$?; \

@@ -10,14 +10,19 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from servers import connector_jars
+
 # A busy machine is no failure; pytest's own timeout catches what hangs.
 settings.register_profile("holdfast", deadline=None)
 settings.load_profile("holdfast")
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """One Spark session for the whole run: two cores, four shuffle partitions, UTC, no UI."""
+def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """One Spark session for the whole run: two cores, four shuffle partitions, UTC, no UI.
+
+    It knows Kafka when a test that needs a server is among those that run.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     sql = pytest.importorskip("pyspark.sql")
     builder = sql.SparkSession.builder.master("local[2]").appName("holdfast-tests")
@@ -30,6 +35,8 @@ def spark() -> Iterator[Any]:
         "spark.driver.host": "127.0.0.1",
         "spark.log.level": "ERROR",
     }
+    if any(item.get_closest_marker("services") for item in request.session.items):
+        settings["spark.jars"] = ",".join(map(str, connector_jars()))
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

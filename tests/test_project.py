@@ -99,7 +99,7 @@ def test_make_help_lists_the_targets() -> None:
 def test_ci_runs_make_and_nothing_else() -> None:
     script = (ROOT / ".ci" / "run").read_text()
     commands = [x for x in script.splitlines() if x and not x.startswith(("#", "set ", "cd "))]
-    assert commands == ["make lint test"]
+    assert commands == ["make lint test", "make test-services"]
 
 
 def script(path: Path, body: str) -> None:

@@ -1,0 +1,15 @@
+"""Real servers for tests and examples: fetched once, started on loopback, stopped by process id.
+
+    with Kafka(folder) as broker:
+        print(broker.address)
+
+Downloads are kept in HOLDFAST_CACHE, ~/.cache/holdfast by default. A server comes back on the
+same data and the same ports when it is started again.
+"""
+
+from __future__ import annotations
+
+from servers.base import Server, ServerError
+from servers.kafka import Kafka, connector_jars
+
+__all__ = ["Kafka", "Server", "ServerError", "connector_jars"]

@@ -1,0 +1,16 @@
+"""Servers for the tests of this folder. One that cannot start fails the tests that need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from servers import Kafka
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """A broker for the whole run; tests use topics of their own."""
+    with Kafka(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker

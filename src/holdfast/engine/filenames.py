@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from holdfast.errors import InvalidArgument
 
 VERSIONS, PACKS, TAGS, RETIRING = "versions", "packs", "tags", "retiring"
-DELIVERED = "delivered"
+DELIVERED, OUTBOXES = "delivered", "outbox"
 STATE = "holdfast"
 """The folder of a query's checkpoint that its state is in."""
 KINDS = ("delta", "merge", "snapshot")
-PACK = "pack"
+PACK, OUTBOX = "pack", "outbox"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
 _DATA = re.compile(
@@ -52,6 +52,11 @@ def pack_path(version: int, attempt: str) -> str:
     return f"{PACKS}/{version}-{attempt}.{PACK}"
 
 
+def outbox_path(version: int, attempt: str) -> str:
+    """Where rows wait that a version has to deliver."""
+    return f"{OUTBOXES}/{version}-{attempt}.{OUTBOX}"
+
+
 def tag_path(name: str) -> str:
     """Where a tag is; a name that cannot be one file is refused."""
     if not _TAG.fullmatch(name):
@@ -87,6 +92,6 @@ def is_retiring(path: str) -> bool:
 def data_file(path: str) -> DataFile | None:
     """What a data file's name says; None for files of another kind or of somebody else."""
     match = _DATA.fullmatch(path.rpartition("/")[2])
-    if match is None or match["kind"] not in (*KINDS, PACK):
+    if match is None or match["kind"] not in (*KINDS, PACK, OUTBOX):
         return None
     return DataFile(int(match["version"]), match["attempt"], match["kind"])

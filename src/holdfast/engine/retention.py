@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.conf import StateStoreConf
-from holdfast.engine.filenames import PACKS, VERSIONS, data_file
+from holdfast.engine.filenames import OUTBOXES, PACKS, VERSIONS, data_file
+from holdfast.engine.manifest import Manifest
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
 
@@ -100,7 +101,7 @@ def clean(
     now_ms = runtime.clock_ms()
     manifests = {v: versions.load(v) for v in versions.versions()}
     # Other stores of this partition may keep their files, with manifests of their own, below.
-    own = {PACKS}.union(*(manifest.directories() for manifest in manifests.values()))
+    own = {PACKS, OUTBOXES}.union(*(manifest.directories() for manifest in manifests.values()))
     listed = [path for path in found if path.rpartition("/")[0] in own]
     retired = versions.retire(
         retired_versions(
@@ -112,7 +113,7 @@ def clean(
         )
     )
     kept = {
-        v: Kept(manifest.committed_at_ms, frozenset(manifest.files()))
+        v: Kept(manifest.committed_at_ms, _needed(manifest, v == max(manifests)))
         for v, manifest in manifests.items()
         if v not in set(retired)
     }
@@ -126,3 +127,9 @@ def clean(
             len(retired), len(files), storage.location, VERSIONS,
         )  # fmt: skip
     return CleanUp(retired, files)
+
+
+def _needed(manifest: Manifest, is_newest: bool) -> frozenset[str]:
+    """The files of a version; its output, too, as long as it may not have been delivered."""
+    waiting = {part["path"] for part in manifest.outbox} if is_newest else set()
+    return frozenset(manifest.files() | waiting)

@@ -216,6 +216,13 @@ def sort_rows(
     return rows, order
 
 
+def first_rows(hashes: Hashes, keys: Sequence[pa.Array]) -> Index:
+    """Of rows in any order, the first of each key, in their order."""
+    order: Index = np.argsort(hashes, kind="stable")
+    keep = _first_of_each_key(hashes[order], [canonical(array) for array in keys], order)
+    return np.sort(order[keep])
+
+
 def merge_rows(newest_first: Sequence[Rows]) -> Rows:
     """One run out of several; of equal keys the row of the newest run stays, tombstones too."""
     runs = [run for run in newest_first if len(run)]

@@ -120,6 +120,14 @@ class EngineReadStateStore(ReadStateStore):
         for piece in self._readable().evicted_pieces(above, upto):
             yield rows_table(self._partition.shape, piece)
 
+    def prefix_table(self, rows: pa.Table) -> pa.Table:
+        """Everything under the prefixes of some rows, given by prefix columns or `_hash`.
+
+        Rows of another prefix whose hash is the same may come along.
+        """
+        partition = self._readable()
+        return scan_table(partition, iter(partition.with_prefixes(rows)), None, None)
+
     def index_number(self, cell: Any) -> int | None:
         """A value of the index column as the whole number it is stored as, if it is one."""
         if cell is None:

@@ -17,6 +17,7 @@ from holdfast.engine.segment import Layout, Zone, index_numbers
 from holdfast.types import RowCodec
 
 _LOWEST = int(np.iinfo(np.int64).min)
+_LOW_HALF = (1 << 32) - 1
 _GETS_WORTH_FILTERS = 4096
 PIECE_BYTES = 128 << 20
 """What is merged at a time at most, unless all of it has one hash."""
@@ -176,6 +177,21 @@ class StateView:
             if len(merged):
                 yield merged
 
+    def with_tops(self, tops: Hashes) -> list[Rows]:
+        """The live rows whose hash has one of the given top halves, which ascend; one run."""
+        lows, highs = tops << 32, tops << 32 | _LOW_HALF
+        runs = [
+            rows.take(at)
+            for source in self._sources
+            for number in range(source.num_chunks)
+            for rows, at in _in_ranges(source, number, lows, highs)
+        ]
+        if not runs:
+            return []
+        merged = merge_rows(runs)
+        live = self.bounds.live(merged, slice(None), self._layout)
+        return [merged if live is None else merged.where(live)]
+
     def _piece_runs(
         self, low: int, high: int | None, within: IndexRange | None
     ) -> Iterator[list[Rows]]:
@@ -246,6 +262,23 @@ class StateView:
         was_live = self.bounds.live(rows, slice(None), self._layout)
         gone = ~live if was_live is None else ~live & was_live
         return rows, np.flatnonzero(gone)
+
+
+def _in_ranges(
+    source: Source, number: int, lows: Hashes, highs: Hashes
+) -> Iterator[tuple[Rows, Index]]:
+    """A chunk and its rows in ranges of hashes that ascend, both ends included; or nothing."""
+    first = int(np.searchsorted(highs, source.firsts[number]))
+    last = int(np.searchsorted(lows, source.last(number), "right"))
+    if first >= last:
+        return
+    rows = source.chunk(number)
+    starts = np.searchsorted(rows.hashes, lows[first:last])
+    counts = np.searchsorted(rows.hashes, highs[first:last], "right") - starts
+    ends = np.cumsum(counts)
+    if ends[-1]:
+        at = np.arange(ends[-1]) + np.repeat(starts - (ends - counts), counts)
+        yield rows, at
 
 
 def buried(rows: Rows, dead: Mask) -> Rows:

@@ -139,11 +139,7 @@ class PartitionReader:
         self.chain.usable()
         within = IndexRange(high=upto) if above is None else IndexRange(above + 1, upto)
         before = Bounds(above, self.chain.entry.expire)
-        return self._watched(
-            self.chain.run(
-                lambda view: view.pieces(within=within), self.shape.layout, bounds=before
-            )
-        )
+        return self._watched(self._read(lambda view: view.pieces(within=within), before))
 
     def prefix_pieces(self, prefix: Any) -> Iterator[Rows]:
         """The rows whose first key columns equal `prefix`, as of this call."""
@@ -157,8 +153,21 @@ class PartitionReader:
         high = None if limit > NEVER else limit
         return _starting_with(columns, self.pieces(low=top, high=high))
 
-    def _read(self, work: Callable[[StateView], Any]) -> Any:
-        return self.chain.run(work, self.shape.layout)
+    def with_prefixes(self, table: pa.Table) -> list[Rows]:
+        """The rows of many prefixes, found in one pass; rows of others may be among them.
+
+        `table` has the prefix columns, or the hashes of rows with these prefixes in `_hash`.
+        """
+        if self.shape.prefix == 0:
+            raise InvalidArgument("This store was not opened with num_cols_prefix_key.")
+        routing = self.shape.prefix_shape
+        columns = columns_of(table, routing.key_schema) if HASH not in table.column_names else []
+        tops = np.unique(hashes_of(table, columns, routing.hasher) >> 32)
+        found: list[Rows] = self._read(lambda view: view.with_tops(tops))
+        return found
+
+    def _read(self, work: Callable[[StateView], Any], bounds: Bounds | None = None) -> Any:
+        return self.chain.run(work, self.shape.layout, bounds=bounds)
 
     def _key_columns(self, table: pa.Table) -> list[pa.Array]:
         return columns_of(table, self.shape.key_schema)
@@ -300,21 +309,24 @@ class PartitionWriter(PartitionReader):
         known = self.memtable.known_existed if self._bounds == base.bounds else None
         pieces = []
         for rows in self.memtable.seal():
-            existed = self._existed(rows) if known is None else known
+            existed = self._existed(rows, self._bounds) if known is None else known
             live = self._bounds.live(rows, slice(None), layout)
             if live is None:
                 num_keys += int((~existed).sum())
             else:
                 num_keys += int((live & ~existed).sum()) - int((~live & existed).sum())
-            pieces.append(rows if rows.dead is None else rows.where(~rows.dead | existed))
+            if rows.dead is not None:
+                # What the bound evicts is read again to be delivered: a removed key must not be.
+                if self._bounds != base.bounds:
+                    existed = self._existed(rows, base.bounds)
+                rows = rows.where(~rows.dead | existed)
+            pieces.append(rows)
         return Sealed([rows for rows in pieces if len(rows)], num_keys, self._bounds)
 
-    def _existed(self, rows: Rows) -> Mask:
-        """Which of the keys are in the base, seen through the bounds of now."""
+    def _existed(self, rows: Rows, bounds: Bounds) -> Mask:
+        """Which of the keys are in the base, seen through some bounds."""
         found: Found = self.chain.run(
-            lambda view: view.lookup(rows.hashes, rows.keys),
-            self.shape.layout,
-            bounds=self._bounds,
+            lambda view: view.lookup(rows.hashes, rows.keys), self.shape.layout, bounds=bounds
         )
         return found.mask()
 
@@ -322,8 +334,9 @@ class PartitionWriter(PartitionReader):
         """The exact number of keys as of now."""
         return self.seal().num_keys
 
-    def _read(self, work: Callable[[StateView], Any]) -> Any:
-        return self.chain.run(work, self.shape.layout, newer=self._flush(), bounds=self._bounds)
+    def _read(self, work: Callable[[StateView], Any], bounds: Bounds | None = None) -> Any:
+        seen = self._bounds if bounds is None else bounds
+        return self.chain.run(work, self.shape.layout, newer=self._flush(), bounds=seen)
 
 
 def hashes_of(table: pa.Table, keys: list[pa.Array], hasher: KeyHasher) -> Hashes:

@@ -11,10 +11,11 @@ from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidArgument
 from holdfast.spark import jvm
-from holdfast.spark.aggregation import Aggregation
+from holdfast.spark.aggregation import aggregation
+from holdfast.spark.deduplication import Deduplication
+from holdfast.spark.operators import Operator, Stage, Step
 from holdfast.spark.writer import StatefulStreamWriter
 
-Step = Callable[[DataFrame], DataFrame]
 _ELSEWHERE = "call it on the DataFrame before stateful(), or on the batch inside foreachBatch"
 
 
@@ -36,29 +37,31 @@ def stateful(frame: DataFrame) -> StatefulDataFrame:
 
 
 class StatefulDataFrame:
-    """A streaming DataFrame with at most one stateful operator, run by Holdfast.
+    """A streaming DataFrame whose stateful operators are run by Holdfast, one after another.
 
-    `native` is Spark's own form of the whole pipeline: it gives the schema and Spark's errors,
-    and is never started once there is an operator.
+    `source` is what Spark computes before the first of them, `native` Spark's own form of the
+    whole pipeline: it gives the schema and Spark's errors, and is never started once there is an
+    operator.
     """
 
     def __init__(
-        self,
-        source: DataFrame,
-        native: DataFrame,
-        operator: Aggregation | None = None,
-        steps: tuple[Step, ...] = (),
+        self, source: DataFrame, native: DataFrame, stages: tuple[Stage, ...] = ()
     ) -> None:
         self._source = source
         self._native = native
-        self._operator = operator
-        self._steps = steps
+        self._stages = stages
 
     def _then(self, step: Step) -> StatefulDataFrame:
         native = step(self._native)
-        if self._operator is None:
+        if not self._stages:
             return StatefulDataFrame(native, native)
-        return StatefulDataFrame(self._source, native, self._operator, (*self._steps, step))
+        last = self._stages[-1]
+        stages = (*self._stages[:-1], Stage(last.operator, (*last.steps, step)))
+        return StatefulDataFrame(self._source, native, stages)
+
+    def _through(self, operator: Operator, native: DataFrame) -> StatefulDataFrame:
+        """The stream after one more stateful operator."""
+        return StatefulDataFrame(self._source, native, (*self._stages, Stage(operator)))
 
     def select(self, *cols: Any) -> StatefulDataFrame:
         """As DataFrame.select."""
@@ -111,7 +114,7 @@ class StatefulDataFrame:
 
     def union(self, other: StatefulDataFrame) -> StatefulDataFrame:
         """As DataFrame.union, with another wrapped stream, before any stateful operator."""
-        if self._operator is not None or other._operator is not None:
+        if self._stages or other._stages:
             raise InvalidArgument("union comes before the stateful operators of both streams.")
         united = self._source.union(other._source)
         return StatefulDataFrame(united, united)
@@ -129,15 +132,16 @@ class StatefulDataFrame:
         return result
 
     def withWatermark(self, eventTime: str, delayThreshold: str) -> StatefulDataFrame:
-        """As DataFrame.withWatermark; before the stateful operator."""
-        if self._operator is not None:
-            raise InvalidArgument("withWatermark comes before the aggregation, not after it.")
+        """As DataFrame.withWatermark; before the first stateful operator."""
+        if self._stages:
+            raise InvalidArgument(
+                "withWatermark comes before the first stateful operator: the operators after it "
+                "go by the same watermark."
+            )
         return self._then(lambda frame: frame.withWatermark(eventTime, delayThreshold))
 
     def groupBy(self, *cols: Any) -> GroupedStatefulData:
         """As DataFrame.groupBy."""
-        if self._operator is not None:
-            raise InvalidArgument("One aggregation after another is not supported yet.")
         listed = cols[0] if len(cols) == 1 and isinstance(cols[0], (list, tuple)) else cols
         columns = tuple(F.col(c) if isinstance(c, str) else c for c in listed)
         return GroupedStatefulData(self, columns)
@@ -147,6 +151,31 @@ class StatefulDataFrame:
     def agg(self, *exprs: Any) -> StatefulDataFrame:
         """As DataFrame.agg: one group of all rows."""
         return self.groupBy().agg(*exprs)
+
+    def dropDuplicates(self, subset: list[str] | None = None) -> StatefulDataFrame:
+        """As DataFrame.dropDuplicates: the first row of each key passes, ever."""
+        native = self._native.dropDuplicates(subset) if subset else self._native.dropDuplicates()
+        return self._deduplicated(native, subset, within_watermark=False)
+
+    drop_duplicates = dropDuplicates
+
+    def dropDuplicatesWithinWatermark(self, subset: list[str] | None = None) -> StatefulDataFrame:
+        """As DataFrame.dropDuplicatesWithinWatermark."""
+        before = self._native
+        native = (
+            before.dropDuplicatesWithinWatermark(subset)
+            if subset
+            else before.dropDuplicatesWithinWatermark()
+        )
+        return self._deduplicated(native, subset, within_watermark=True)
+
+    def _deduplicated(
+        self, native: DataFrame, subset: list[str] | None, *, within_watermark: bool
+    ) -> StatefulDataFrame:
+        before = self._native
+        names = before.select(*(subset or before.columns)).columns
+        operator = Deduplication(before, names, within_watermark=within_watermark)
+        return self._through(operator, native)
 
     @property
     def schema(self) -> StructType:
@@ -174,7 +203,7 @@ class StatefulDataFrame:
     @property
     def writeStream(self) -> StatefulStreamWriter:
         """Where the output goes; as DataFrame.writeStream."""
-        return StatefulStreamWriter(self._source, self._native, self._operator, self._steps)
+        return StatefulStreamWriter(self._source, self._native, self._stages)
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and hasattr(DataFrame, name):
@@ -227,5 +256,4 @@ class GroupedStatefulData:
         return self._shorthand("max", cols)
 
     def _aggregated(self, after: DataFrame) -> StatefulDataFrame:
-        operator = Aggregation(self._columns, after)
-        return StatefulDataFrame(self._frame._source, after, operator)
+        return self._frame._through(aggregation(self._columns, after), after)

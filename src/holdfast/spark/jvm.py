@@ -51,15 +51,22 @@ def _jvm(session: SparkSession) -> Any:
     return session.sparkContext._jvm
 
 
-def own_frame(frame: DataFrame, partitions: int) -> DataFrame:
-    """The same rows in a session of ours: its settings reach neither the user's plan nor sink."""
-    session = frame.sparkSession
-    java_session = frame._jdf.sparkSession().cloneSession()
+def own_session(session: SparkSession, partitions: int) -> SparkSession:
+    """A session of ours: its settings reach neither the user's plan nor the sink."""
+    java_session = session._jsparkSession.cloneSession()
     java_session.conf().set("spark.sql.adaptive.enabled", "false")
     java_session.conf().set("spark.sql.shuffle.partitions", str(partitions))
+    return SparkSession(session.sparkContext, java_session)
+
+
+def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """The same rows in another session."""
+    return _frame(session, frame._jdf.logicalPlan())
+
+
+def _frame(session: SparkSession, plan: Any) -> DataFrame:
     dataset = _jvm(session).org.apache.spark.sql.classic.Dataset
-    java_frame = dataset.ofRows(java_session, frame._jdf.logicalPlan())
-    return DataFrame(java_frame, SparkSession(session.sparkContext, java_session))
+    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)
 
 
 def arrow_rdd(frame: DataFrame, rows_per_batch: int) -> tuple[RDD[bytes], bytes]:
@@ -141,6 +148,21 @@ def analyze_aggregation(frame: DataFrame, num_keys: int) -> AnalyzedAggregation:
 
     calls = tuple(_call(session, node) for node in found)
     return AnalyzedAggregation(tuple(names[:num_keys]), calls, finish)
+
+
+def aggregated_rows(frame: DataFrame) -> DataFrame:
+    """The rows an aggregation goes over, with the session window Spark's analysis gave each."""
+    return _frame(frame.sparkSession, frame._jdf.queryExecution().analyzed().child())
+
+
+LATE = "holdfast_late"
+"""The name under which the number of late rows is observed."""
+
+
+def observed_late_rows(frame: DataFrame) -> int:
+    """How many late rows the jobs over a frame saw, where it counts them."""
+    metrics = frame._jdf.queryExecution().observedMetrics()
+    return int(metrics.apply(LATE).getLong(0)) if metrics.contains(LATE) else 0
 
 
 def _call(session: SparkSession, node: Any) -> AggregateCall:
@@ -246,6 +268,9 @@ class EventTimeStats:
     delay_ms: int
     rows: int
     max_ms: int
+
+
+Observe = Callable[[], list[EventTimeStats]]
 
 
 def event_time_stats(java_query: Any) -> list[EventTimeStats]:

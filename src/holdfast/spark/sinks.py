@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import InvalidArgument
 from holdfast.spark import hadoop
@@ -16,21 +17,25 @@ FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
 _PART = re.compile(r"part-(?P<task>\d+)-[0-9a-f\-]+(?P<rest>[.\-].*)")
 
 
-class Sink(Protocol):
+class Sink(ABC):
     """Takes the output of each version, the newest one again after a crash."""
 
+    def start(self, native: DataFrame) -> None:  # noqa: B027 - most have nothing to do
+        """Get ready; `native` has the schema and the session of the output."""
+
+    @abstractmethod
     def deliver(self, frame: DataFrame, version: int) -> None:
         """Take a version's rows. Called in the order of versions; must not keep `frame`."""
 
 
-class NoopSink:
+class NoopSink(Sink):
     """Computes every row and keeps none."""
 
     def deliver(self, frame: DataFrame, version: int) -> None:
         frame.write.format("noop").mode("overwrite").save()
 
 
-class FunctionSink:
+class FunctionSink(Sink):
     """Calls a function with the rows and the version."""
 
     def __init__(self, function: Callable[[DataFrame, int], None]) -> None:
@@ -40,7 +45,7 @@ class FunctionSink:
         self._function(frame, version)
 
 
-class ConsoleSink:
+class ConsoleSink(Sink):
     """Prints rows in the layout of Spark's console sink, whose batches count from 0."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -56,13 +61,18 @@ class ConsoleSink:
         frame.show(self._rows, self._truncate)
 
 
-class MemorySink:
+class MemorySink(Sink):
     """Keeps rows in the session as a temporary view of the query's name."""
 
     def __init__(self, name: str, complete: bool) -> None:
         self._name = name
         self._complete = complete
         self._versions: dict[int, list[Any]] = {}
+        self._session: SparkSession
+
+    def start(self, native: DataFrame) -> None:
+        self._session = native.sparkSession
+        self._show([], native)
 
     def deliver(self, frame: DataFrame, version: int) -> None:
         rows = frame.collect()
@@ -70,20 +80,14 @@ class MemorySink:
             self._versions.clear()
         self._versions[version] = rows
         kept = [row for number in sorted(self._versions) for row in self._versions[number]]
-        view = self._session(frame).createDataFrame(kept, frame.schema)
+        self._show(kept, frame)
+
+    def _show(self, rows: list[Any], frame: DataFrame) -> None:
+        view = self._session.createDataFrame(rows, frame.schema)
         view.createOrReplaceTempView(self._name)
 
-    def start(self, frame: DataFrame) -> None:
-        """Make the view before the first version, with the output's schema."""
-        empty = frame.sparkSession.createDataFrame([], frame.schema)
-        empty.createOrReplaceTempView(self._name)
-        self._owner = frame.sparkSession
 
-    def _session(self, frame: DataFrame) -> Any:
-        return self._owner
-
-
-class FileSink:
+class FileSink(Sink):
     """Files whose names derive from version and partition, created only if absent.
 
     Spark writes a version aside; its files are then renamed into place, each unless a file of

@@ -10,8 +10,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import InvalidArgument
 from holdfast.spark import jvm
-from holdfast.spark.aggregation import Aggregation
-from holdfast.spark.query import QuerySpec, StatefulQuery
+from holdfast.spark.aggregation import SessionAggregation
+from holdfast.spark.loop import QuerySpec
+from holdfast.spark.operators import Stage
+from holdfast.spark.query import StatefulQuery
 from holdfast.spark.sinks import (
     FILE_FORMATS,
     ConsoleSink,
@@ -32,13 +34,11 @@ class StatefulStreamWriter:
         self,
         source: DataFrame,
         native: DataFrame,
-        operator: Aggregation | None,
-        steps: tuple[Callable[[DataFrame], DataFrame], ...],
+        stages: tuple[Stage, ...],
     ) -> None:
         self._source = source
         self._native = native
-        self._operator = operator
-        self._steps = steps
+        self._stages = stages
         self._mode = "append"
         self._format: str | None = None
         self._options: dict[str, str] = {}
@@ -105,9 +105,9 @@ class StatefulStreamWriter:
         self.options(**options)
         if path is not None:
             self.option("path", path)
-        if self._operator is None:
+        if not self._stages:
             return self._start_native()
-        jvm.check_supported(self._native, self._mode)
+        self._check_supported()
         checkpoint = self._options.pop("checkpointLocation", None)
         if checkpoint is None:
             raise InvalidArgument(
@@ -117,17 +117,25 @@ class StatefulStreamWriter:
         spec = QuerySpec(
             source=self._source,
             native=self._native,
-            operator=self._operator,
-            steps=self._steps,
+            stages=self._stages,
             mode=self._mode,
             checkpoint=checkpoint.rstrip("/"),
             state_location=location,
             trigger=self._trigger,
             name=self._name,
+            options=dict(self._options),
         )
         query = StatefulQuery(spec, self._sink())
         query.start()
         return query
+
+    def _check_supported(self) -> None:
+        """Spark's rules for operators and modes, but for sessions in update mode: it has none."""
+        sessions = [s.operator for s in self._stages if isinstance(s.operator, SessionAggregation)]
+        mode = self._mode
+        if mode == "update" and sessions:
+            mode = "append" if all(s.key_index is not None for s in sessions) else "complete"
+        jvm.check_supported(self._native, mode)
 
     def _start_native(self) -> StreamingQuery:
         writer = self._native.writeStream.outputMode(self._mode).options(**self._options)

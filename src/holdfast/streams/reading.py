@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.streams.aggregating import StoreSpec
+from holdfast.streams.task import StoreSpec
 
 
 @dataclass(frozen=True)

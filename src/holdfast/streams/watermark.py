@@ -45,6 +45,16 @@ class Watermarks:
         )
 
     @property
+    def late_us(self) -> int:
+        """`late_ms` in the unit of Spark's timestamps."""
+        return self.late_ms * 1000
+
+    @property
+    def evict_us(self) -> int:
+        """`evict_ms` in the unit of Spark's timestamps."""
+        return self.evict_ms * 1000
+
+    @property
     def is_tick_due(self) -> bool:
         """Whether a version without data would evict by a later watermark than the last one."""
         return self.next_ms > self.evict_ms

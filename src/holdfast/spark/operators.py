@@ -1,0 +1,181 @@
+"""What a stateful operator is to the query that runs it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType, TimestampNTZType, TimestampType
+
+from holdfast.streams.outbox import Outbox
+from holdfast.streams.task import StoreSpec, Task
+from holdfast.streams.watermark import Watermarks
+from holdfast.types import Schema
+
+Step = Callable[[DataFrame], DataFrame]
+DELAY = "spark.watermarkDelayMs"
+WINDOW = "spark.timeWindow"
+SESSION = "spark.sessionWindow"
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """What an operator's tasks of one version are told, the operator's own facts aside."""
+
+    store: StoreSpec
+    base_version: int
+    mode: str
+    ansi: bool
+    marks: Watermarks
+    outbox: Outbox | None
+
+
+class Operator(ABC):
+    """One stateful operator of a query."""
+
+    title: str
+    """What Spark calls it in a query's progress."""
+
+    emits: bool = False
+    """Whether its output is put out by the tasks; otherwise it is read from state."""
+
+    key_index: int | None = None
+    """The key column its state is evicted by."""
+
+    prefix: int = 0
+    """How many leading key columns rows are dealt out by; 0 for all."""
+
+    @property
+    def is_global(self) -> bool:
+        """Whether all rows make one group."""
+        return False
+
+    @abstractmethod
+    def ticks(self, mode: str) -> bool:
+        """Whether a version without data can change something once the watermark moves on."""
+
+    @abstractmethod
+    def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
+        """What the tasks get of a batch, each row in its key's partition, with `_hash`."""
+
+    @abstractmethod
+    def schemas(self, frame: DataFrame) -> tuple[Schema, Schema]:
+        """The key and value schemas of the state, of which `frame` is a `batch_frame`."""
+
+    @abstractmethod
+    def rows_schema(self, frame: DataFrame) -> StructType:
+        """The schema of what tasks put out, or of what is read from state."""
+
+    @abstractmethod
+    def task(self, settings: TaskSettings) -> Task:
+        """The tasks' work of one version."""
+
+    @abstractmethod
+    def output(self, rows: DataFrame) -> DataFrame:
+        """The operator's output, made of rows of `rows_schema`."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stateful operator and what follows it, up to the next one."""
+
+    operator: Operator
+    steps: tuple[Step, ...] = ()
+
+    def output(self, rows: DataFrame) -> DataFrame:
+        """The operator's output with the steps applied."""
+        frame = self.operator.output(rows)
+        for step in self.steps:
+            frame = step(frame)
+        return frame
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key column as the state keeps it: a window is kept as its start and its end."""
+
+    field: StructField
+    parts: tuple[str, ...]
+
+    @property
+    def is_window(self) -> bool:
+        """Whether the column is a window."""
+        return len(self.parts) == 2
+
+    def columns(self) -> list[Column]:
+        """The stored columns out of the original one."""
+        source = F.col(quoted(self.field.name))
+        if not self.is_window:
+            return [source.alias(self.parts[0])]
+        start, end = self.parts
+        return [source.getField("start").alias(start), source.getField("end").alias(end)]
+
+    def restored(self) -> Column:
+        """The original column out of the stored ones, its metadata with it."""
+        if not self.is_window:
+            return described(F.col(quoted(self.parts[0])), self.field)
+        start, end = (F.col(quoted(part)) for part in self.parts)
+        return described(F.struct(start.alias("start"), end.alias("end")), self.field)
+
+
+def keys_of(fields: list[StructField], taken: set[str]) -> list[Key]:
+    """The stored form of key columns; `taken` are names that parts of windows must not have."""
+    keys = []
+    for field in fields:
+        if is_window(field):
+            start, end = (free(f"{field.name}_{end}", taken) for end in ("start", "end"))
+            keys.append(Key(field, (start, end)))
+        else:
+            keys.append(Key(field, (field.name,)))
+    return keys
+
+
+def event_time_ordinal(keys: list[Key]) -> int | None:
+    """Which stored column the watermark evicts by: the event time, or its window's end."""
+    ordinal = 0
+    for key in keys:
+        if DELAY in (key.field.metadata or {}):
+            return ordinal + len(key.parts) - 1
+        ordinal += len(key.parts)
+    return None
+
+
+def is_window(field: StructField) -> bool:
+    """Whether a column is a window made by Spark's functions."""
+    kind = field.dataType
+    times = (TimestampType, TimestampNTZType)
+    marks = field.metadata or {}
+    return (
+        (WINDOW in marks or SESSION in marks)
+        and isinstance(kind, StructType)
+        and kind.names == ["start", "end"]
+        and all(isinstance(part.dataType, times) for part in kind.fields)
+    )
+
+
+def described(column: Column, field: StructField) -> Column:
+    """A column under a field's name, with its metadata: that is how Spark knows event times."""
+    if field.metadata:
+        return column.alias(field.name, metadata=field.metadata)
+    return column.alias(field.name)
+
+
+def nullable(fields: list[StructField]) -> StructType:
+    """A schema of these columns, each nullable, without metadata."""
+    return StructType([StructField(field.name, field.dataType, True) for field in fields])
+
+
+def free(name: str, taken: set[str]) -> str:
+    """The name, or one like it that is not taken; it is afterwards."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def quoted(name: str) -> str:
+    """A column name as Spark's parser takes it literally."""
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,66 @@
+"""A version's progress in the words of Spark's StreamingQueryProgress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.spark.loop import VersionReport
+from holdfast.streams.task import TaskResult
+
+
+def progress(report: VersionReport, query: dict[str, Any], titles: Sequence[str]) -> dict[str, Any]:
+    """The progress of one version; `query` has id, runId and name, `titles` the operators'."""
+    first = report.results[0]
+    rows = sum(result.rows + result.late_rows for result in first) + report.late_rows
+    seconds = sum(report.seconds.values())
+    started = datetime.now(UTC).timestamp() - seconds
+    return {
+        **query,
+        "timestamp": _iso(started),
+        "batchId": report.version - 1,
+        "batchDuration": int(seconds * 1000),
+        "version": report.version,
+        "isTick": report.is_tick,
+        "numInputRows": rows,
+        "inputRowsPerSecond": rows / seconds if seconds else 0.0,
+        "processedRowsPerSecond": rows / seconds if seconds else 0.0,
+        "durationMs": {
+            "triggerExecution": int(seconds * 1000),
+            **{name: int(spent * 1000) for name, spent in report.seconds.items()},
+        },
+        "eventTime": {"watermark": _iso(report.marks.evict_ms / 1000)},
+        "stateOperators": [
+            _operator(title, report.results[number], report.late_rows)
+            for number, title in enumerate(titles)
+        ],
+    }
+
+
+def _operator(title: str, results: Sequence[TaskResult], observed_late: int) -> dict[str, Any]:
+    late = sum(r.late_rows for r in results)
+    if title.startswith("sessionWindow"):
+        late += observed_late
+    custom = {"stateOnCurrentVersionSizeBytes": sum(r.state_bytes for r in results)}
+    if title.startswith("dedupe"):
+        custom["numDroppedDuplicateRows"] = sum(r.dropped_duplicates for r in results)
+    return {
+        "operatorName": title,
+        "numRowsTotal": sum(r.prepared.num_keys for r in results),
+        "numRowsUpdated": sum(r.updated for r in results),
+        "allUpdatesTimeMs": sum(r.update_ms for r in results),
+        "numRowsRemoved": sum(r.removed for r in results),
+        "allRemovalsTimeMs": sum(r.removal_ms for r in results),
+        "commitTimeMs": sum(r.commit_ms for r in results),
+        "memoryUsedBytes": sum(r.memory_bytes for r in results),
+        "numRowsDroppedByWatermark": late,
+        "numShufflePartitions": len(results),
+        "numStateStoreInstances": len(results),
+        "customMetrics": custom,
+    }
+
+
+def _iso(seconds: float) -> str:
+    stamp = datetime.fromtimestamp(seconds, UTC)
+    return stamp.strftime("%Y-%m-%dT%H:%M:%S.") + f"{stamp.microsecond // 1000:03d}Z"

@@ -1,0 +1,134 @@
+"""Rows a task hands on: to the next operator of the batch, or to the sink.
+
+What an operator's state does not say is kept here until it is delivered. Small output travels in
+the task's result; the driver writes it as one file. Larger output is a file of the task's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc as ipc
+import xxhash
+
+from holdfast.backends.locations import open_storage
+from holdfast.engine.filenames import outbox_path
+from holdfast.engine.storage import Runtime, Storage
+from holdfast.errors import Corruption
+
+_INLINE_BYTES = 256 << 10
+_INLINE_BYTES_OF_ALL = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """The rows one task emitted: in `inline`, or in `size` bytes of a file from `offset` on."""
+
+    partition: int
+    rows: int = 0
+    path: str | None = None
+    offset: int = 0
+    size: int = 0
+    checksum: str = ""
+    inline: bytes | None = None
+
+    def json(self) -> dict[str, Any]:
+        """As a manifest names it. Requires: it is in a file."""
+        body = asdict(self)
+        del body["inline"]
+        return body
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Emitted:
+        """What `json` wrote."""
+        return cls(**body)
+
+
+NOTHING = Emitted(partition=-1)
+
+
+@dataclass(frozen=True)
+class Outbox:
+    """Where the tasks of one version put the rows they emit."""
+
+    root: str
+    version: int
+    partitions: int
+    options: Mapping[str, str]
+
+    def emit(self, partition: int, tables: Iterable[pa.Table]) -> Emitted:
+        """Put tables of one schema out for a partition. Their order stays."""
+        kept = [table for table in tables if table.num_rows]
+        if not kept:
+            return Emitted(partition)
+        body = _stream(kept)
+        emitted = Emitted(
+            partition,
+            rows=sum(table.num_rows for table in kept),
+            size=len(body),
+            checksum=xxhash.xxh3_64_hexdigest(body),
+        )
+        if len(body) <= min(_INLINE_BYTES, _INLINE_BYTES_OF_ALL // self.partitions):
+            return replace(emitted, inline=body)
+        path = outbox_path(self.version, Runtime.system().new_id())
+        with open_storage(self.root, self.options).open_writer(path) as blob:
+            blob.write(body)
+        return replace(emitted, path=path)
+
+
+def filed(storage: Storage, version: int, emitted: Sequence[Emitted]) -> tuple[Emitted, ...]:
+    """The same rows, every one of them in a file: what is inline goes into one of its own."""
+    if not any(part.inline for part in emitted):
+        return tuple(part for part in emitted if part.rows)
+    path = outbox_path(version, Runtime.system().new_id())
+    placed, offset = [], 0
+    with storage.open_writer(path) as blob:
+        for part in emitted:
+            if part.inline is not None:
+                blob.write(part.inline)
+                placed.append(replace(part, path=path, offset=offset, inline=None))
+                offset += part.size
+            elif part.rows:
+                placed.append(part)
+    return tuple(placed)
+
+
+@dataclass(frozen=True)
+class OutboxReader:
+    """Reads what the tasks of a version emitted; travels to the workers."""
+
+    root: str
+    options: Mapping[str, str]
+    parts: tuple[Emitted, ...]
+
+    def read(self, partition: int) -> Iterator[pa.RecordBatch]:
+        """The rows emitted for a partition."""
+        for part in self.parts:
+            if part.partition == partition and part.rows:
+                with ipc.open_stream(pa.py_buffer(self._body(part))) as reader:
+                    yield from reader
+
+    def _body(self, part: Emitted) -> bytes:
+        if part.inline is not None:
+            return part.inline
+        assert part.path is not None
+        storage = open_storage(self.root, self.options)
+        body = bytes(storage.read_range(part.path, part.offset, part.offset + part.size))
+        if xxhash.xxh3_64_hexdigest(body) != part.checksum:
+            raise Corruption(
+                f"{part.path} in {self.root} does not hold the output that was written to it. The "
+                "version is committed; its output cannot be delivered again."
+            )
+        return body
+
+
+def _stream(tables: Sequence[pa.Table]) -> bytes:
+    sink = pa.BufferOutputStream()
+    with ipc.new_stream(sink, tables[0].schema) as writer:
+        for table in tables:
+            writer.write_table(table)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body

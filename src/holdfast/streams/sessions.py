@@ -1,0 +1,188 @@
+"""The part of a session aggregation that runs where the state is.
+
+A session is keyed by its group, its start and its end; the group's columns are the store's prefix,
+so that all sessions of a group lie side by side. A batch's sessions are joined with those of
+state they overlap or touch: the old ones go, the joined one is put, its partials merged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.engine.columns import canonical
+from holdfast.engine.segment import HASH, index_numbers
+from holdfast.engine.statestore import EngineStateStore
+from holdfast.streams.aggregating import ROWS, row_count
+from holdfast.streams.merging import Merge, merge_table
+from holdfast.streams.outbox import NOTHING, Emitted, Outbox
+from holdfast.streams.task import StoreSpec, TaskResult, finished, millis_since, read_input
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SessionTask:
+    """Joins a batch's sessions, one row each, with those in state.
+
+    State whose end is at or below `evict` goes. With an `outbox` the sessions of `mode` are put
+    out for the next operator; sessions of an append that ended above `above`.
+    """
+
+    store: StoreSpec
+    base_version: int
+    merges: tuple[Merge, ...]
+    ansi: bool
+    mode: str
+    above: int | None = None
+    evict: int | None = None
+    outbox: Outbox | None = None
+
+    def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
+        """Join one partition of a batch into state and prepare the next version."""
+        table = read_input(self.store, partition, schema, batches)
+        store = self.store.provider(partition).get_store(self.base_version)
+        started = time.monotonic()
+        changed, gone = None, 0
+        if table.num_rows:
+            changed, gone = self._join(store, table)
+        emitted = self._emit(partition, store, changed)
+        updated_at = time.monotonic()
+        evicted = 0 if self.evict is None else store.raise_evict_bound(self.evict)
+        return finished(
+            store,
+            emitted,
+            rows=row_count(table),
+            updated=0 if changed is None else changed.num_rows,
+            removed=gone + evicted,
+            update_ms=int((updated_at - started) * 1000),
+            removal_ms=millis_since(updated_at),
+        )
+
+    def _join(self, store: EngineStateStore, table: pa.Table) -> tuple[pa.Table, int]:
+        """Put the joined sessions; they, and how many of state they took the place of."""
+        names = self.store.key_schema.names
+        group, start, end = names[:-2], names[-2], names[-1]
+        known = store.prefix_table(table.select([HASH]))
+        rows = table.drop_columns([ROWS, HASH]).cast(known.schema)
+        both = pa.concat_tables([known, rows]).combine_chunks()
+        joined = _joined(
+            [both.column(name).combine_chunks() for name in group],
+            _numbers(both, start),
+            _numbers(both, end),
+            known.num_rows,
+        )
+        merged = self._merged(both, joined)
+        stale = joined.stale(_numbers(both, start), _numbers(both, end))
+        if len(stale):
+            store.remove_many(both.select(names).take(pa.array(stale)))
+        store.put_many(merged)
+        return merged, len(stale)
+
+    def _merged(self, both: pa.Table, joined: _Joined) -> pa.Table:
+        """One row for each session that changed."""
+        values = self.store.value_schema.names
+        first = both.take(pa.array(joined.rows[joined.firsts]))
+        merged = first.select(values)
+        for step in range(1, int(joined.sizes.max(initial=0))):
+            longer = np.flatnonzero(joined.sizes > step)
+            following = both.take(pa.array(joined.rows[joined.firsts[longer] + step]))
+            so_far = merged.take(pa.array(longer))
+            added = merge_table(self.merges, following, so_far, ansi=self.ansi).select(values)
+            merged = _replaced(merged, longer, added)
+        names = self.store.key_schema.names
+        columns = {name: first.column(name) for name in names[:-1]}
+        end_type = both.schema.field(names[-1]).type
+        columns[names[-1]] = pa.array(joined.ends).view(end_type)
+        return pa.table({**columns, **{name: merged.column(name) for name in values}})
+
+    def _emit(self, partition: int, store: EngineStateStore, changed: pa.Table | None) -> Emitted:
+        if self.outbox is None:
+            return NOTHING
+        return self.outbox.emit(partition, self._sessions(store, changed))
+
+    def _sessions(self, store: EngineStateStore, changed: pa.Table | None) -> Iterator[pa.Table]:
+        if self.mode == "complete":
+            yield from store.tables()
+        elif self.mode == "update":
+            if changed is not None:
+                yield changed
+        elif self.evict is not None:
+            yield from store.evicted_tables(self.above, self.evict)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Rows in order of group and start, cut into sessions; only those with a row of the batch.
+
+    Session i is made of `rows[firsts[i] : firsts[i] + sizes[i]]` and ends at `ends[i]`.
+    """
+
+    rows: Numbers
+    firsts: Numbers
+    sizes: Numbers
+    ends: Numbers
+    known: int
+
+    def stale(self, starts: Numbers, ends: Numbers) -> Numbers:
+        """The rows of state whose session has another start or end now."""
+        session = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        within = np.arange(len(session)) - np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
+        members = self.rows[self.firsts[session] + within]
+        new_start = starts[self.rows[self.firsts]][session]
+        moved = (starts[members] != new_start) | (ends[members] != self.ends[session])
+        stale: Numbers = members[moved & (members < self.known)]
+        return stale
+
+
+def _joined(group: list[pa.Array], starts: Numbers, ends: Numbers, known: int) -> _Joined:
+    """Cut rows into sessions; the first `known` rows are those of state."""
+    codes = _codes(group)
+    order = np.lexsort((starts, codes))
+    code, start, end = codes[order], starts[order], ends[order]
+    reach = _running_max(code, end)
+    opens = np.ones(len(order), bool)
+    opens[1:] = (code[1:] != code[:-1]) | (start[1:] > reach[:-1])
+    firsts = np.flatnonzero(opens)
+    sizes = np.diff(np.append(firsts, len(order)))
+    has_new = np.add.reduceat((order >= known).astype(np.int64), firsts) > 0
+    firsts, sizes = firsts[has_new], sizes[has_new]
+    return _Joined(order, firsts, sizes, reach[firsts + sizes - 1], known)
+
+
+def _running_max(code: Numbers, values: Numbers) -> Numbers:
+    """The largest value so far within each run of equal codes; codes ascend."""
+    distinct, rank = np.unique(values, return_inverse=True)
+    lifted = np.maximum.accumulate(code * len(distinct) + rank)
+    return distinct[lifted - code * len(distinct)]
+
+
+def _codes(columns: list[pa.Array]) -> Numbers:
+    """A number for each row, the same for rows that are equal in every column."""
+    codes = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        cells = canonical(column)
+        if pa.types.is_nested(cells.type):
+            cells = pa.array([repr(cell) for cell in cells.to_pylist()])
+        encoded = cells.dictionary_encode("encode").indices.to_numpy(zero_copy_only=False)
+        both = codes * (int(encoded.max(initial=0)) + 1) + encoded
+        codes = np.unique(both, return_inverse=True)[1].astype(np.int64)
+    return codes
+
+
+def _numbers(table: pa.Table, name: str) -> Numbers:
+    numbers = index_numbers(table.column(name).combine_chunks())
+    assert numbers is not None
+    return numbers
+
+
+def _replaced(table: pa.Table, at: Numbers, rows: pa.Table) -> pa.Table:
+    """`table` with the rows `at` replaced."""
+    places = np.arange(table.num_rows)
+    places[at] = np.arange(len(at)) + table.num_rows
+    return pa.concat_tables([table, rows.cast(table.schema)]).take(pa.array(places))

@@ -1,0 +1,156 @@
+"""What every stateful task of a query has in common: its store, its input, its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.ipc as ipc
+
+from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
+from holdfast.conf import StateStoreConf
+from holdfast.engine.commit import Prepared, Swap
+from holdfast.engine.hashing import partition_of
+from holdfast.engine.segment import HASH, index_numbers
+from holdfast.engine.statestore import EngineStateStore
+from holdfast.errors import IllegalState
+from holdfast.ids import StateStoreId
+from holdfast.streams.outbox import NOTHING, Emitted
+from holdfast.types import Schema
+
+_providers: dict[tuple[str, StateStoreId], HDFSBackedStateStoreProvider] = {}
+
+
+@dataclass(frozen=True)
+class StoreSpec:
+    """Where a store is and what it keeps; goes to every task."""
+
+    root: str
+    operator: int
+    key_schema: Schema
+    value_schema: Schema
+    key_index: int | None
+    prefix: int
+    partitions: int
+    conf: StateStoreConf
+    run_id: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def provider(self, partition: int) -> HDFSBackedStateStoreProvider:
+        """The provider of one partition, kept for the next batch in this process."""
+        store_id = StateStoreId(self.root, self.operator, partition)
+        known = _providers.get((self.run_id, store_id))
+        if known is not None:
+            return known
+        for run_id, other in [place for place in _providers if place[0] != self.run_id]:
+            _providers.pop((run_id, other)).close()
+        provider = HDFSBackedStateStoreProvider(in_query=True)
+        provider.init(
+            store_id, self.key_schema, self.value_schema, self.key_index, self.prefix, self.conf,
+            self.options,
+        )  # fmt: skip
+        _providers[self.run_id, store_id] = provider
+        return provider
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What a task reports to the driver; only a successful task's reaches it."""
+
+    prepared: Prepared
+    rows: int = 0
+    updated: int = 0
+    removed: int = 0
+    late_rows: int = 0
+    dropped_duplicates: int = 0
+    update_ms: int = 0
+    removal_ms: int = 0
+    commit_ms: int = 0
+    memory_bytes: int = 0
+    state_bytes: int = 0
+    emitted: Emitted = NOTHING
+
+
+class Task(Protocol):
+    """One version's work of one operator, the same for every partition; travels to the workers."""
+
+    @property
+    def store(self) -> StoreSpec:
+        """The store it works on."""
+        ...
+
+    def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
+        """Work one partition's input into state and prepare the next version."""
+        ...
+
+
+def finished(store: EngineStateStore, emitted: Emitted = NOTHING, **counts: int) -> TaskResult:
+    """Prepare the next version of a store, and the result that says so."""
+    started = time.monotonic()
+    store.commit()
+    metrics = store.metrics
+    return TaskResult(
+        prepared=store.prepared,
+        commit_ms=millis_since(started),
+        memory_bytes=metrics.memory_used_bytes,
+        state_bytes=metrics.json()["stateOnCurrentVersionSizeBytes"],
+        emitted=emitted,
+        **counts,
+    )
+
+
+def millis_since(started: float) -> int:
+    """Whole milliseconds since a time of the monotonic clock."""
+    return int((time.monotonic() - started) * 1000)
+
+
+def merge_partition(store: StoreSpec, partition: int) -> tuple[Swap, ...]:
+    """Merge what is due of one partition's newest version; the next commit swaps it in."""
+    provider = store.provider(partition)
+    provider.do_snapshot()
+    return provider.finished_merges
+
+
+def read_input(
+    store: StoreSpec, partition: int, schema: bytes, batches: Iterable[bytes]
+) -> pa.Table:
+    """Raw record batches as a table, every row of it in the partition it belongs to.
+
+    The first batch is checked in full: the bytes come from the JVM.
+    """
+    arrow_schema = ipc.read_schema(pa.py_buffer(schema))
+    read: list[pa.RecordBatch] = []
+    for raw in batches:
+        batch = ipc.read_record_batch(pa.py_buffer(raw), arrow_schema)
+        if not read:
+            batch.validate(full=True)
+        read.append(batch)
+    table = pa.Table.from_batches(read, schema=arrow_schema)
+    _check_routing(table, partition, store.partitions)
+    return table
+
+
+def _check_routing(table: pa.Table, partition: int, partitions: int) -> None:
+    if table.num_rows == 0:
+        return
+    hashes = table.column(HASH).to_numpy()
+    if (partition_of(hashes, partitions) != partition).any():
+        raise IllegalState(
+            f"Partition {partition} of {partitions} was given rows of another: Spark did not "
+            "partition by the key. Nothing was committed."
+        )
+
+
+def split_late(table: pa.Table, column: str, late: int | None) -> tuple[pa.Table, pa.Table | None]:
+    """The rows that are not late by a time column, and those that are; null is never late."""
+    if late is None or table.num_rows == 0:
+        return table, None
+    numbers = index_numbers(table.column(column).combine_chunks())
+    assert numbers is not None
+    is_late = numbers <= late
+    if not is_late.any():
+        return table, None
+    return table.filter(pa.array(~is_late)), table.filter(pa.array(is_late))

@@ -18,7 +18,7 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.chain import StoreShape
 from holdfast.engine.commit import Prepared, Swap
 from holdfast.engine.committer import Committer
-from holdfast.engine.filenames import DELIVERED, delivered_path
+from holdfast.engine.filenames import DELIVERED, STATE, delivered_path
 from holdfast.engine.hash_samples import check_samples
 from holdfast.engine.hashing import HASH_NAME
 from holdfast.engine.manifest import Manifest, StoreEntry
@@ -58,7 +58,7 @@ class QuerySpec:
     @property
     def root(self) -> str:
         """Where the state is."""
-        return self.state_location or f"{self.checkpoint}/holdfast"
+        return self.state_location or f"{self.checkpoint}/{STATE}"
 
 
 @dataclass(frozen=True)

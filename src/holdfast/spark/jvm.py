@@ -177,8 +177,16 @@ def _call(session: SparkSession, node: Any) -> AggregateCall:
         where=None if condition.isEmpty() else _by_name(session, condition.get()),
         type=_type(node),
         distinct=bool(node.isDistinct()),
-        flags=(bool(function.ignoreNulls()),) if _class(function) in ("First", "Last") else (),
+        flags=_flags(function),
     )
+
+
+def _flags(function: Any) -> tuple[Any, ...]:
+    """What a function was told beside its inputs."""
+    kind = _class(function)
+    if kind in ("First", "Last"):
+        return (bool(function.ignoreNulls()),)
+    return (float(function.relativeSD()),) if kind == "HyperLogLogPlusPlus" else ()
 
 
 def _by_name(session: SparkSession, node: Any) -> Column:

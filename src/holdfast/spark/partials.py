@@ -19,7 +19,9 @@ from pyspark.sql.types import (
 
 from holdfast.errors import InvalidArgument
 from holdfast.spark.jvm import AggregateCall
+from holdfast.spark.operators import quoted
 from holdfast.streams.merging import Merge
+from holdfast.streams.sketches import header, precision_of
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def _one(kind: str, function: Callable[[Column], Column]) -> Callable[..., Parti
         if kind in ("min", "max"):
             _check_ordered(call, call.input_types[0])
         column = (name, function(_input(call)))
-        return Partials((column,), Merge(kind, (name,)), F.col(_quoted(name)))
+        return Partials((column,), Merge(kind, (name,)), F.col(quoted(name)))
 
     return build
 
@@ -87,7 +89,7 @@ def _count(call: AggregateCall, name: str) -> Partials:
     for cell in call.inputs:
         present = present & cell.isNotNull()
     column = (name, F.count(F.when(present, F.lit(1))))
-    return Partials((column,), Merge("count", (name,)), F.col(_quoted(name)))
+    return Partials((column,), Merge("count", (name,)), F.col(quoted(name)))
 
 
 def _average(call: AggregateCall, name: str) -> Partials:
@@ -99,7 +101,7 @@ def _average(call: AggregateCall, name: str) -> Partials:
         added = F.sum(_input(call).cast("double"))
     else:
         raise _refusal(call, "averages of intervals are not supported")
-    total_column, count_column = F.col(_quoted(total)), F.col(_quoted(count))
+    total_column, count_column = F.col(quoted(total)), F.col(quoted(count))
     divisor = count_column.cast("decimal(20,0)") if isinstance(kind, DecimalType) else count_column
     result = F.when(count_column > 0, (total_column / divisor).cast(call.type))
     columns = ((total, added), (count, F.count(_input(call))))
@@ -112,7 +114,7 @@ def _moments(result: Callable[[Column, Column], Column]) -> Callable[..., Partia
         names = (f"{name}_count", f"{name}_mean", f"{name}_square")
         count = F.count(cell).cast("double")
         columns = (count, F.avg(cell), F.var_pop(cell) * count)
-        ended = result(F.col(_quoted(names[0])), F.col(_quoted(names[2])))
+        ended = result(F.col(quoted(names[0])), F.col(quoted(names[2])))
         pairs = tuple(zip(names, columns, strict=True))
         return Partials(pairs, Merge("moments", names), ended)
 
@@ -128,7 +130,7 @@ def _first_or_last(kind: str, function: Callable[..., Column]) -> Callable[..., 
             counts = counts & call.inputs[0].isNotNull()
         picked = function(F.when(counts, boxed), ignorenulls=True).getField("v")
         columns = ((value, picked), (seen, F.coalesce(F.max(counts), F.lit(False))))
-        return Partials(columns, Merge(kind, (value, seen)), F.col(_quoted(value)))
+        return Partials(columns, Merge(kind, (value, seen)), F.col(quoted(value)))
 
     return build
 
@@ -140,7 +142,7 @@ def _best_by(
         _check_ordered(call, call.input_types[1])
         value, order = name, f"{name}_by"
         columns = ((value, pick(call.inputs[0], _input(call, 1))), (order, best(_input(call, 1))))
-        return Partials(columns, Merge(kind, (value, order)), F.col(_quoted(value)))
+        return Partials(columns, Merge(kind, (value, order)), F.col(quoted(value)))
 
     return build
 
@@ -150,8 +152,15 @@ def _set(call: AggregateCall, name: str) -> Partials:
     return _one("set", F.collect_set)(call, name)
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+def _approximate_count(call: AggregateCall, name: str) -> Partials:
+    cell = _input(call)
+    hashes = F.collect_set(F.when(cell.isNotNull(), F.xxhash64(cell)))
+    texts = F.transform(hashes, lambda h: F.lpad(F.hex(h), 16, "0"))
+    start = F.lit(bytearray(header(precision_of(call.flags[0]))))
+    sketch = F.concat(start, F.unhex(F.array_join(texts, "")))
+    columns = ((name, F.size(hashes).cast("long")), (f"{name}_sketch", sketch))
+    names = tuple(column for column, _ in columns)
+    return Partials(columns, Merge("distinct", names), F.col(quoted(name)))
 
 
 def _sample(count: Column, square: Column) -> Column:
@@ -184,9 +193,10 @@ _FUNCTIONS: dict[str, Callable[[AggregateCall, str], Partials]] = {
     "CollectSet": _set,
     "MaxBy": _best_by("max_by", F.max_by, F.max),
     "MinBy": _best_by("min_by", F.min_by, F.min),
+    "HyperLogLogPlusPlus": _approximate_count,
 }
 _SQL_NAMES = (
     "sum", "count", "count_if", "avg", "min", "max", "bool_and", "bool_or", "bit_and", "bit_or",
     "bit_xor", "first", "last", "variance", "var_pop", "stddev", "stddev_pop", "collect_list",
-    "collect_set", "max_by", "min_by",
+    "collect_set", "max_by", "min_by", "approx_count_distinct",
 )  # fmt: skip

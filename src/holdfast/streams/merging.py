@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from holdfast.engine.columns import Mask, equal, valid_mask, words
 from holdfast.errors import ArithmeticOverflow
+from holdfast.streams import sketches
 
 Columns = list[pa.Array]
 _EXACT = Context(prec=80)
@@ -223,6 +224,14 @@ def _sets(old: Columns, new: Columns, ansi: bool) -> Columns:
     return [pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), cells, type=joined.type)]
 
 
+def _distinct(old: Columns, new: Columns, ansi: bool) -> Columns:
+    """(estimate, sketch) of the values of both."""
+    pairs = zip(old[1].to_pylist(), new[1].to_pylist(), strict=True)
+    joined = [sketches.union(left, right) for left, right in pairs]
+    estimates = [sketches.estimate(sketch) for sketch in joined]
+    return [pa.array(estimates, old[0].type), pa.array(joined, old[1].type)]
+
+
 def _overflow(what: str) -> ArithmeticOverflow:
     return ArithmeticOverflow(
         f"[ARITHMETIC_OVERFLOW] The {what} does not fit its type. Nothing of the batch was "
@@ -246,4 +255,5 @@ KINDS: dict[str, Callable[[Columns, Columns, bool], Columns]] = {
     "min_by": _best_by(largest=False),
     "list": _lists,
     "set": _sets,
+    "distinct": _distinct,
 }

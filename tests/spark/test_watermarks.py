@@ -1,0 +1,207 @@
+"""Watermarks of several inputs, late rows, and ticks."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from native import SCHEMA, normal, write_batches
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import holdfast
+from holdfast import stateful
+
+pytestmark = pytest.mark.spark
+Rows = list[tuple[Any, ...]]
+
+
+def _source(spark: SparkSession, folder: Path) -> DataFrame:
+    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
+    return reader.parquet(str(folder))
+
+
+def _windows(frame: Any) -> Any:
+    return frame.groupBy("id", F.window("ts", "5 minutes")).count()
+
+
+def _collector(outputs: list[Rows]) -> Callable[[DataFrame, int], None]:
+    def keep(batch: DataFrame, number: int) -> None:
+        if rows := sorted((tuple(map(normal, row)) for row in batch.collect()), key=repr):
+            outputs.append(rows)
+
+    return keep
+
+
+def _outputs(frame: Any, checkpoint: Path) -> list[Rows]:
+    outputs: list[Rows] = []
+    query = (
+        frame.writeStream.outputMode("append")
+        .foreachBatch(_collector(outputs))
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return outputs
+
+
+@pytest.fixture
+def policy(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = "spark.sql.streaming.multipleWatermarkPolicy"
+    spark.conf.set(name, request.param)
+    yield request.param
+    spark.conf.unset(name)
+
+
+@pytest.mark.parametrize("policy", ["min", "max"], indirect=True)
+def test_several_inputs_make_one_watermark_as_in_spark(
+    spark: SparkSession, tmp_path: Path, policy: str
+) -> None:
+    write_batches(tmp_path / "left", seed=1)
+    write_batches(tmp_path / "right", seed=2, batches=3)
+
+    def both(wrap: Callable[[DataFrame], Any]) -> Any:
+        left = wrap(_source(spark, tmp_path / "left")).withWatermark("ts", "1 minute")
+        right = wrap(_source(spark, tmp_path / "right")).withWatermark("ts", "5 minutes")
+        return _windows(left.union(right))
+
+    native = _outputs(both(lambda frame: frame), tmp_path / "a")
+    assert _outputs(both(stateful), tmp_path / "b") == native
+    assert native
+
+
+def test_a_watermark_already_on_the_dataframe_is_honoured(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_batches(tmp_path / "in", seed=3)
+    marked = _source(spark, tmp_path / "in").withWatermark("ts", "2 minutes")
+    native = _outputs(_windows(marked), tmp_path / "a")
+    assert _outputs(_windows(stateful(marked)), tmp_path / "b") == native
+    assert native
+
+
+@pytest.mark.parametrize("window", ["window", "session_window"])
+def test_late_rows_are_counted_as_rows(spark: SparkSession, tmp_path: Path, window: str) -> None:
+    rows = {
+        "000": [("a", "2024-01-01 10:30:00")],
+        "001": [("a", "2024-01-01 10:31:00")],
+        "002": [("a", "2024-01-01 09:00:00")] * 3 + [("b", "2024-01-01 10:32:00")],
+    }
+    for number, (name, cells) in enumerate(rows.items()):
+        frame = spark.createDataFrame(cells, "id string, at string")
+        frame = frame.selectExpr("id", "CAST(at AS timestamp) AS ts").coalesce(1)
+        frame.write.parquet(str(tmp_path / name))
+        (part,) = (tmp_path / name).glob("*.parquet")
+        (tmp_path / "in").mkdir(exist_ok=True)
+        shutil.move(part, tmp_path / "in" / f"{number}.parquet")
+    reader = spark.readStream.schema("id string, ts timestamp").option("maxFilesPerTrigger", "1")
+    query = (
+        stateful(reader.parquet(str(tmp_path / "in")))
+        .withWatermark("ts", "1 minute")
+        .groupBy("id", getattr(F, window)("ts", "5 minutes"))
+        .count()
+        .writeStream.format("noop")
+        .outputMode("append")
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    dropped = [p["stateOperators"][0]["numRowsDroppedByWatermark"] for p in query.recentProgress]
+    assert sum(dropped) == 3
+    assert sum(p["numInputRows"] for p in query.recentProgress) == 6
+
+
+def _running(spark: SparkSession, tmp_path: Path, outputs: list[Rows]) -> Any:
+    frame = stateful(_source(spark, tmp_path / "in")).withWatermark("ts", "1 minute")
+    writer = _windows(frame).writeStream.outputMode("append").foreachBatch(_collector(outputs))
+    return writer.option("checkpointLocation", str(tmp_path / "cp")).start()
+
+
+def test_waiting_for_all_data_waits_for_the_windows_it_closes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_batches(tmp_path / "in", seed=5, batches=2)
+    outputs: list[Rows] = []
+    query = _running(spark, tmp_path, outputs)
+    try:
+        query.processAllAvailable()
+        ticks = [p for p in query.recentProgress if p["isTick"]]
+        assert ticks
+        assert outputs
+        version = query.version
+        query.processAllAvailable()
+        assert query.version == version
+    finally:
+        query.stop()
+    closed = {row[1] for rows in outputs for row in rows}
+    with holdfast.open(tmp_path / "cp" / "holdfast") as db:
+        kept = db.at(db.version).scan().column("window_end").to_pylist()
+    assert max(window.end for window in closed) < min(end.replace(tzinfo=None) for end in kept)
+
+
+def test_without_no_data_batches_windows_wait_for_data(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path / "in", seed=5, batches=1)
+    outputs: list[Rows] = []
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    try:
+        query = _running(spark, tmp_path, outputs)
+        query.processAllAvailable()
+        query.stop()
+    finally:
+        spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
+    assert query.version == 1
+    assert not outputs
+
+
+def test_a_stream_at_rest_closes_its_windows_by_itself(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path / "in", seed=6, batches=1)
+    outputs: list[Rows] = []
+    query = _running(spark, tmp_path, outputs)
+    deadline = time.monotonic() + 60
+    try:
+        while not outputs and time.monotonic() < deadline:
+            time.sleep(0.1)
+    finally:
+        query.stop()
+    assert outputs
+    assert query.lastProgress["isTick"]
+
+
+def test_distinct_values_are_counted_within_the_error_asked_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for number in range(3):
+        rows = spark.range(0, 4000, 1, 1).selectExpr(
+            "CAST(id % 3 AS string) AS k",
+            f"CASE WHEN id % 7 = 0 THEN NULL ELSE id % {900 * (number + 1)} END AS v",
+        )
+        rows.write.mode("append").parquet(str(tmp_path / "in"))
+    exact = spark.read.parquet(str(tmp_path / "in")).groupBy("k").agg(
+        F.countDistinct("v").alias("n"), F.countDistinct(F.expr("IF(v < 30, v, NULL)")).alias("few")
+    )  # fmt: skip
+    reader = spark.readStream.schema("k string, v long").option("maxFilesPerTrigger", "1")
+    query = (
+        stateful(reader.parquet(str(tmp_path / "in")))
+        .groupBy("k")
+        .agg(
+            F.approx_count_distinct("v", 0.02).alias("n"),
+            F.expr("approx_count_distinct(v) FILTER (WHERE v < 30)").alias("few"),
+        )
+        .writeStream.outputMode("complete")
+        .format("memory")
+        .queryName("distinct_values")
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    found = {row.k: row for row in spark.table("distinct_values").collect()}
+    for row in exact.collect():
+        assert found[row.k].few == row.few
+        assert abs(found[row.k].n / row.n - 1) < 3 * 0.02

@@ -56,6 +56,10 @@ CONDITIONS: dict[str, tuple[str, str]] = {
         "The schema differs from the one the state was written with.",
         "Use the stored schema, shown in the message, or a new root.",
     ),
+    "STATE_STORE_WRONG_PAIR": (
+        "A query's state and Spark's checkpoint were not made together, or one of them is older.",
+        "Use the pair that belongs together; the message shows both sides.",
+    ),
     "STATE_STORE_UNSUPPORTED_FORMAT": (
         "The file was written in a format version this release does not know.",
         "Upgrade holdfast to a release that reads it.",

@@ -57,6 +57,7 @@ class Aggregation(Operator):
         self._partials: list[Partials] = [
             take_apart(call, name) for call, name in zip(analyzed.calls, names, strict=True)
         ]
+        self._calls = [call.sql for call in analyzed.calls]
         self._results = [f"result_{i}" for i in range(len(self._partials))]
         self._finish = analyzed.finish(self._results)
         self.merges: tuple[Merge, ...] = tuple(partial.merge for partial in self._partials)
@@ -69,6 +70,13 @@ class Aggregation(Operator):
     @property
     def is_global(self) -> bool:
         return not self._groupings
+
+    def definition(self) -> dict[str, str]:
+        return {
+            "operator": self.title,
+            "keys": ", ".join(jvm.sql_of(grouping) for grouping in self._groupings) or "none",
+            "aggregates": ", ".join(self._calls),
+        }
 
     def ticks(self, mode: str) -> bool:
         return self.key_index is not None and mode != "complete"

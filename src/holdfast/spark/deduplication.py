@@ -47,6 +47,13 @@ class Deduplication(Operator):
         if not within_watermark:
             self.key_index = event_time_ordinal(self._keys)
 
+    def definition(self) -> dict[str, str]:
+        return {
+            "operator": self.title,
+            "keys": ", ".join(key.field.name for key in self._keys),
+            "event time": "none" if self._timed is None else self._timed.name,
+        }
+
     def ticks(self, mode: str) -> bool:
         return self._timed is not None
 

@@ -31,6 +31,25 @@ def read_text(session: SparkSession, location: str) -> str | None:
         stream.close()
 
 
+def qualified(session: SparkSession, location: str) -> str:
+    """A path with the scheme and host that Spark takes it to have."""
+    system, path = _path(session, location)
+    return str(system.makeQualified(path).toString())
+
+
+def write_text_if_absent(session: SparkSession, location: str, text: str) -> None:
+    """Make a small text file unless there is one."""
+    system, path = _path(session, location)
+    if system.exists(path):
+        return
+    system.mkdirs(path.getParent())
+    stream = system.create(path, False)
+    try:
+        stream.write(text.encode())
+    finally:
+        stream.close()
+
+
 def delete(session: SparkSession, location: str) -> None:
     """Remove a file or folder with all in it; a missing one is no error."""
     system, path = _path(session, location)

@@ -150,6 +150,12 @@ def analyze_aggregation(frame: DataFrame, num_keys: int) -> AnalyzedAggregation:
     return AnalyzedAggregation(tuple(names[:num_keys]), calls, finish)
 
 
+def sql_of(column: Column) -> str:
+    """A column as text."""
+    java_column: Any = column._jc
+    return str(java_column.toString())
+
+
 def aggregated_rows(frame: DataFrame) -> DataFrame:
     """The rows an aggregation goes over, with the session window Spark's analysis gave each."""
     return _frame(frame.sparkSession, frame._jdf.queryExecution().analyzed().child())

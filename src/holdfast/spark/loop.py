@@ -18,7 +18,7 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.chain import StoreShape
 from holdfast.engine.commit import Prepared, Swap
 from holdfast.engine.committer import Committer
-from holdfast.engine.filenames import DELIVERED, STATE, delivered_path
+from holdfast.engine.filenames import DELIVERED, delivered_path
 from holdfast.engine.hash_samples import check_samples
 from holdfast.engine.hashing import HASH_NAME
 from holdfast.engine.manifest import Manifest, StoreEntry
@@ -29,11 +29,20 @@ from holdfast.engine.versions import VersionLog
 from holdfast.errors import IllegalState, InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.spark import jvm
+from holdfast.spark.locations import state_root
 from holdfast.spark.operators import Operator, Stage, TaskSettings
+from holdfast.spark.pairing import (
+    Definition,
+    check_next_batch,
+    check_pair,
+    check_same_query,
+    new_scope,
+    note_pair,
+)
 from holdfast.spark.sinks import Sink
 from holdfast.streams.outbox import Emitted, Outbox, OutboxReader, filed
 from holdfast.streams.reading import Output, read_output
-from holdfast.streams.task import StoreSpec, Task, TaskResult, merge_partition
+from holdfast.streams.task import StoreSpec, Task, TaskResult, merge_partition, run_task
 from holdfast.streams.watermark import Watermarks
 
 log = logging.getLogger(__name__)
@@ -54,11 +63,6 @@ class QuerySpec:
     trigger: Mapping[str, Any]
     name: str | None
     options: Mapping[str, str]
-
-    @property
-    def root(self) -> str:
-        """Where the state is."""
-        return self.state_location or f"{self.checkpoint}/{STATE}"
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ class VersionLoop:
         self._conf = conf
         self._session: SparkSession = spec.source.sparkSession
         self._runtime = Runtime.system()
-        self.versions = VersionLog(open_storage(spec.root), self._runtime)
+        self.root = state_root(self._session, spec.checkpoint, spec.state_location)
+        self.versions = VersionLog(open_storage(self.root), self._runtime)
         self._committer = Committer(self.versions, self._runtime, conf)
         self._run_id = str(uuid4())
         self._newest_at_ms: int | None = None
@@ -116,6 +121,7 @@ class VersionLoop:
     def open(self) -> None:
         """Open the state, or make it where there is none."""
         found = self.versions.newest_intact()
+        check_pair(self._session, self.spec.checkpoint, self.root, found)
         partitions = self._partitions(found)
         self._own = jvm.own_session(self._session, partitions)
         frame = self._own.createDataFrame([], self.spec.source.schema)
@@ -128,6 +134,7 @@ class VersionLoop:
         shapes = [self._shape(stage.operator, batch) for stage, batch, _ in prepared]
         self.manifest = self._create(shapes, partitions) if found is None else found
         self._check(shapes)
+        note_pair(self._session, self.spec.checkpoint, self.manifest)
         self._stages = [
             self._stage_run(number, stage, shape, batch, rows_schema)
             for number, ((stage, batch, rows_schema), shape) in enumerate(
@@ -143,7 +150,7 @@ class VersionLoop:
         self, number: int, stage: Stage, shape: StoreShape, batch: DataFrame, rows: StructType
     ) -> _StageRun:
         store = StoreSpec(
-            root=self.spec.root,
+            root=self.root,
             operator=number,
             key_schema=shape.key_schema,
             value_schema=shape.value_schema,
@@ -173,7 +180,7 @@ class VersionLoop:
         if kept not in (1, at_first):
             log.info(
                 "The state in %s has %d partitions; spark.sql.shuffle.partitions=%s does not "
-                "change that", self.spec.root, kept, wanted,
+                "change that", self.root, kept, wanted,
             )  # fmt: skip
         return kept
 
@@ -193,6 +200,7 @@ class VersionLoop:
             committed_at_ms=self._runtime.clock_ms(),
             hash_name=HASH_NAME,
             operators=operators,
+            scope=new_scope(self._runtime.new_id(), self._definitions()),
             watermark=Watermarks(policy=str(policy)).json(),
             delivered_through=0,
         )
@@ -203,15 +211,19 @@ class VersionLoop:
         stored = len(self.manifest.operators)
         if stored != len(shapes):
             raise InvalidArgument(
-                f"The query has {len(shapes)} stateful operators, the state in {self.spec.root} "
+                f"The query has {len(shapes)} stateful operators, the state in {self.root} "
                 f"was made by one with {stored}. Use another checkpoint for the changed query.",
                 condition="STATE_STORE_SCHEMA_MISMATCH",
             )
         for number, shape in enumerate(shapes):
             entry = self._stored(number)
             which = f" of operator {number}" if stored > 1 else ""
-            check_same_store(entry, shape, f"the query's state{which} in {self.spec.root}")
+            check_same_store(entry, shape, f"the query's state{which} in {self.root}")
             check_samples(shape, self.manifest.hash_name, entry.hash_samples)
+        check_same_query(self.manifest.scope.get("operators", ()), self._definitions(), self.root)
+
+    def _definitions(self) -> list[Definition]:
+        return [stage.operator.definition() for stage in self.spec.stages]
 
     # -- making a version ----------------------------------------------------------------------
 
@@ -227,18 +239,8 @@ class VersionLoop:
         return any(stage.operator.ticks(self.spec.mode) for stage in self.spec.stages)
 
     def is_replay(self, facts: Mapping[str, Any]) -> bool:
-        """Whether Spark brings a batch that is committed; by its content, not only its number."""
-        last = self.manifest.batch
-        if last is None or facts["id"] > last["id"]:
-            return False
-        if facts["id"] == last["id"] and facts["offsets"] == last["offsets"]:
-            return True
-        raise IllegalState(
-            f"Spark brings batch {facts['id']} with other offsets than the state has seen. The "
-            f"state's last batch is {last['id']}: {last['offsets']!r}; Spark's is "
-            f"{facts['offsets']!r}. The checkpoint {self.spec.checkpoint} and the state "
-            f"{self.spec.root} do not belong together; nothing was changed."
-        )
+        """Whether Spark brings a batch that is committed already."""
+        return check_next_batch(self.manifest.batch, facts, self.spec.checkpoint, self.root)
 
     def run(
         self,
@@ -283,7 +285,7 @@ class VersionLoop:
     ) -> TaskSettings:
         hands_on = run.operator.emits or not is_last
         outbox = Outbox(
-            self.spec.root, self.manifest.version + 1, run.store.partitions, run.store.options
+            self.root, self.manifest.version + 1, run.store.partitions, run.store.options
         )
         return TaskSettings(
             run.store, self.manifest.version, self.spec.mode, ansi, marks,
@@ -297,10 +299,12 @@ class VersionLoop:
         count, schema = run.store.partitions, run.schema
         if frame is None:
             numbers = self._session.sparkContext.parallelize(range(count), count)
-            return numbers.map(lambda p: task.run(p, schema, ())).collect(), 0
+            return numbers.map(lambda p: run_task(task, p, schema, ())).collect(), 0
         prepared = run.operator.batch_frame(frame, count, marks)
         rdd, schema = jvm.arrow_rdd(prepared, _ROWS_PER_BATCH)
-        results = rdd.mapPartitionsWithIndex(lambda p, raw: [task.run(p, schema, raw)]).collect()
+        results = rdd.mapPartitionsWithIndex(
+            lambda p, raw: [run_task(task, p, schema, raw)]
+        ).collect()
         if len(results) != count:
             raise IllegalState(f"Spark ran {len(results)} tasks for {count} partitions.")
         return results, jvm.observed_late_rows(prepared)

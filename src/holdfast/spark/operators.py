@@ -54,6 +54,10 @@ class Operator(ABC):
         return False
 
     @abstractmethod
+    def definition(self) -> dict[str, str]:
+        """What the state was made by, in words a person compares: it may not change."""
+
+    @abstractmethod
     def ticks(self, mode: str) -> bool:
         """Whether a version without data can change something once the watermark moves on."""
 

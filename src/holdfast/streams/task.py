@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from holdfast.ids import StateStoreId
 from holdfast.streams.outbox import NOTHING, Emitted
 from holdfast.types import Schema
 
+log = logging.getLogger(__name__)
 _providers: dict[tuple[str, StateStoreId], HDFSBackedStateStoreProvider] = {}
 
 
@@ -82,9 +84,28 @@ class Task(Protocol):
         """The store it works on."""
         ...
 
+    @property
+    def base_version(self) -> int:
+        """The version it starts from."""
+        ...
+
     def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
         """Work one partition's input into state and prepare the next version."""
         ...
+
+
+def run_task(task: Task, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
+    """Run a task; what it raises says which one it was."""
+    try:
+        return task.run(partition, schema, batches)
+    except Exception as error:
+        place = (
+            f"run {task.store.run_id}, operator {task.store.operator}, partition {partition}, "
+            f"version {task.base_version + 1}"
+        )
+        log.exception("A task failed in %s of %s", place, task.store.root)
+        error.add_note(f"In {place} of {task.store.root}; nothing of the version was committed.")
+        raise
 
 
 def finished(store: EngineStateStore, emitted: Emitted = NOTHING, **counts: int) -> TaskResult:

@@ -1,0 +1,167 @@
+"""State and checkpoint that do not belong together are refused; other places for state work."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from native import SCHEMA, write_batches
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import holdfast
+from holdfast import stateful
+from holdfast.spark.locations import state_root
+
+pytestmark = pytest.mark.spark
+Pipeline = Callable[[Any], Any]
+
+
+def _counts(frame: Any) -> Any:
+    return frame.groupBy("id").count()
+
+
+def _run(
+    spark: SparkSession,
+    tmp_path: Path,
+    pipeline: Pipeline = _counts,
+    checkpoint: str = "cp",
+    **options: str,
+) -> Any:
+    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
+    query = (
+        pipeline(stateful(source.parquet(str(tmp_path / "in"))))
+        .writeStream.outputMode("update")
+        .format("noop")
+        .options(checkpointLocation=str(tmp_path / checkpoint), **options)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
+
+
+def test_state_elsewhere_is_found_again_and_belongs_to_its_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_batches(tmp_path / "in", seed=1, batches=2)
+    state = tmp_path / "state of totals"
+    assert _run(spark, tmp_path, stateLocation=f"file://{state}".replace(" ", "%20")).version == 2
+    write_batches(tmp_path / "in", seed=1, batches=3)
+    assert _run(spark, tmp_path, stateLocation=str(state)).version == 3
+    with holdfast.open(state) as db:
+        assert db.version == 3
+    assert not (tmp_path / "cp" / "holdfast").exists()
+    with pytest.raises(holdfast.IllegalState, match="belongs to Spark's query"):
+        _run(spark, tmp_path, checkpoint="other", stateLocation=str(state))
+    with pytest.raises(holdfast.IllegalState, match="there is none in"):
+        _run(spark, tmp_path)
+    _run(spark, tmp_path, checkpoint="second")
+    with pytest.raises(holdfast.IllegalState, match="is the state"):
+        _run(spark, tmp_path, checkpoint="second", stateLocation=str(state))
+
+
+def test_state_that_was_deleted_is_missed(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path / "in", seed=2, batches=1)
+    _run(spark, tmp_path)
+    shutil.rmtree(tmp_path / "cp" / "holdfast")
+    with pytest.raises(holdfast.IllegalState, match="Bring the state back"):
+        _run(spark, tmp_path)
+
+
+def test_state_behind_sparks_checkpoint_is_refused_with_both_numbers(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_batches(tmp_path / "in", seed=2, batches=1)
+    _run(spark, tmp_path)
+    shutil.copytree(tmp_path / "cp" / "holdfast", tmp_path / "old")
+    write_batches(tmp_path / "in", seed=2, batches=2)
+    _run(spark, tmp_path)
+    shutil.rmtree(tmp_path / "cp" / "holdfast")
+    shutil.move(tmp_path / "old", tmp_path / "cp" / "holdfast")
+    write_batches(tmp_path / "in", seed=2, batches=3)
+    with pytest.raises(Exception, match=r"brings batch 2.*last batch is 0"):
+        _run(spark, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "difference"),
+    [
+        (
+            lambda f: f.groupBy(F.window("ts", "5 minutes")).count(),
+            lambda f: f.groupBy(F.window("ts", "10 minutes")).count(),
+            "keys was window.*5 minutes.*, is window.*10 minutes",
+        ),
+        (
+            lambda f: f.groupBy("id").agg(F.sum("v").alias("n")),
+            lambda f: f.groupBy("id").agg(F.max("v").alias("n")),
+            r"aggregates was sum\(v\), is max\(v\)",
+        ),
+        (_counts, lambda f: f.dropDuplicates(["id"]), "differs from the stored one"),
+        (_counts, lambda f: f.dropDuplicates(["id"]).groupBy("id").count(), "2 stateful operators"),
+    ],
+)
+def test_a_changed_query_is_refused_with_the_change(
+    spark: SparkSession, tmp_path: Path, before: Pipeline, after: Pipeline, difference: str
+) -> None:
+    write_batches(tmp_path / "in", seed=2, batches=1)
+    _run(spark, tmp_path, before)
+    with pytest.raises(holdfast.InvalidArgument, match=difference):
+        _run(spark, tmp_path, after)
+
+
+def test_state_in_memory_goes_on_in_the_same_application(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_batches(tmp_path / "in", seed=3, batches=1)
+    _run(spark, tmp_path, stateLocation="memory://totals")
+    write_batches(tmp_path / "in", seed=3, batches=2)
+    assert _run(spark, tmp_path, stateLocation="memory://totals").version == 2
+    assert not (tmp_path / "cp" / "holdfast").exists()
+    with pytest.raises(holdfast.InvalidArgument, match="needs a name"):
+        _run(spark, tmp_path, checkpoint="other", stateLocation="memory://")
+
+
+def test_state_in_memory_is_refused_on_a_cluster(tmp_path: Path) -> None:
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://host:7077"))
+    with pytest.raises(holdfast.InvalidArgument, match=r"share a host.*hdfs://"):
+        state_root(session, str(tmp_path), "memory://totals")
+
+
+def test_another_number_of_partitions_is_named_and_changes_nothing(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_batches(tmp_path / "in", seed=4, batches=1)
+    _run(spark, tmp_path)
+    write_batches(tmp_path / "in", seed=4, batches=2)
+    spark.conf.set("spark.sql.shuffle.partitions", "7")
+    try:
+        with caplog.at_level(logging.INFO, logger="holdfast"):
+            _run(spark, tmp_path)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "4")
+    assert "has 4 partitions; spark.sql.shuffle.partitions=7 does not change that" in caplog.text
+    with holdfast.open(tmp_path / "cp" / "holdfast") as db:
+        assert (db.version, db.partitions) == (2, 4)
+
+
+def test_a_failing_task_says_where_it_failed(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.createDataFrame([(2**62,)], "v long").coalesce(1)
+    for _ in range(2):
+        rows.write.mode("append").parquet(str(tmp_path / "in"))
+    source = spark.readStream.schema("v long").option("maxFilesPerTrigger", "1")
+    query = (
+        stateful(source.parquet(str(tmp_path / "in")))
+        .agg(F.sum("v").alias("s"))
+        .writeStream.outputMode("update").format("noop")
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .trigger(availableNow=True)
+        .start()
+    )  # fmt: skip
+    with pytest.raises(Exception, match="operator 0, partition 0, version 2"):
+        query.awaitTermination()

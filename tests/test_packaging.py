@@ -55,7 +55,9 @@ def test_wheel_is_pure_typed_and_licensed(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "holdfast/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert {name.split("/")[0] for name in names} == {"holdfast", "holdfast-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names} == {
+        "holdfast", "pyspark_holdfast", "holdfast-0.1.0.dist-info",
+    }  # fmt: skip
 
 
 def test_sdist_brings_its_tests_and_documentation(dist: Path) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from holdfast.engine.manifest import Manifest
-from holdfast.errors import Corruption, Unavailable, VersionNotFound
+from holdfast.errors import VersionNotFound
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.inspection.finding import open_root
 from holdfast.inspection.model import StoreInfo
@@ -64,6 +64,10 @@ class _View(NamedTuple):
 
     store: InspectedStore
     manifest: Manifest
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Held while the version is read, see `Root.reading`."""
+        return self.store.root.reading(self.manifest.version)
 
 
 class LiveState:
@@ -131,7 +135,7 @@ class LiveState:
         """The value of a key, or None: a tuple, a dict, or a plain cell for a one-column key."""
         view = self._view
         row = self._row(key)
-        with _reading(view):
+        with view.reading():
             return view.store.get(row, view.manifest.version)
 
     def scan(self, columns: Sequence[str] | None = None, where: Any = None) -> pa.Table:
@@ -140,7 +144,7 @@ class LiveState:
         That is text as in `holdfast scan --where`, or a pyarrow.compute expression.
         """
         view = self._view
-        with _reading(view):
+        with view.reading():
             return view.store.scan(view.manifest.version, columns, where)
 
     def to_arrow(self) -> pa.Table:
@@ -209,22 +213,7 @@ def _reopened(store: InspectedStore) -> InspectedStore:
     return Root(store.root.storage).store(store.operator, store.name)
 
 
-@contextmanager
-def _reading(view: _View) -> Iterator[None]:
-    """Tell a version whose files were cleaned up under the reader from one that is damaged."""
-    try:
-        yield
-    except (Corruption, Unavailable) as error:
-        root, version = view.store.root, view.manifest.version
-        if version in root.log.versions():
-            raise
-        raise VersionNotFound(
-            f"Version {version} of {root.location} was removed by retention while it was being "
-            "read. Call `refresh()` for the newest version and read again; a tagged version stays."
-        ) from error
-
-
 def _batches(view: _View) -> Iterator[pa.RecordBatch]:
-    with _reading(view):
+    with view.reading():
         for table in view.store.tables(view.manifest.version):
             yield from table.to_batches()

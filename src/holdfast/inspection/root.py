@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 
@@ -13,7 +14,7 @@ from holdfast.engine.manifest import Manifest, PartitionEntry, SegmentRef, Store
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions import VersionLog
 from holdfast.engine.writer import PartitionReader
-from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
+from holdfast.errors import Corruption, InvalidArgument, Unavailable, VersionNotFound
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.inspection.model import (
     HistoryLine,
@@ -273,6 +274,20 @@ class Root:
         shape = self.shape(manifest.operators[operator][store])
         cache = self.cache(operator, store, entry.index, shape)
         return PartitionReader(shape, Chain(entry, manifest.version, cache))
+
+    @contextmanager
+    def reading(self, version: int) -> Iterator[None]:
+        """Tell a version whose files were cleaned up under a reader from one that is damaged."""
+        try:
+            yield
+        except (Corruption, Unavailable) as error:
+            if version in self.log.versions():
+                raise
+            raise VersionNotFound(
+                f"Version {version} of {self.location} was removed by retention while it was being "
+                "read. Read a newer one (`refresh()` goes on to the newest); a tagged version "
+                "stays."
+            ) from error
 
     def cache(self, operator: int, store: str, partition: int, shape: StoreShape) -> SegmentCache:
         """The open segments of one partition, shared by all versions."""

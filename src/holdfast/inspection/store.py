@@ -13,7 +13,7 @@ import pyarrow as pa
 from holdfast.engine.chain import StoreShape
 from holdfast.engine.manifest import PartitionEntry, StoreEntry
 from holdfast.engine.statestore import scan_table
-from holdfast.engine.writer import PartitionReader, rows_table
+from holdfast.engine.writer import FOUND, PartitionReader, rows_table
 from holdfast.errors import InvalidArgument, VersionNotFound
 from holdfast.inspection.differ import diff_partition
 from holdfast.inspection.model import Change, ChangeKind, Diff, KeyVersion
@@ -118,6 +118,16 @@ class InspectedStore:
             for piece in reader.delta_pieces():
                 dead = np.zeros(len(piece), bool) if piece.dead is None else piece.dead
                 yield rows_table(reader.shape, piece), pa.array(dead)
+
+    def find(self, keys: Sequence[Row], at: At = None) -> pa.Table:
+        """Those of some keys that there are, with their values, as a table."""
+        parts = []
+        for reader in self._readers(self.root.resolve(at)).values():
+            codec = reader.shape.keys
+            columns = codec.to_arrow([codec.encode(key) for key in keys])
+            found = reader.get_many(pa.table(columns, names=list(codec.schema.names)))
+            parts.append(found.filter(found.column(FOUND)).drop_columns([FOUND]))
+        return pa.concat_tables(parts)
 
     def partition_of(self, key: Any, at: At = None) -> int:
         """The partition a key belongs to, whether it is there or not."""

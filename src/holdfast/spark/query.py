@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.conf import StateStoreConf
 from holdfast.engine.maintenance import Periodic
+from holdfast.inspection import LiveState, read_state
 from holdfast.spark import hadoop, jvm
 from holdfast.spark.loop import QuerySpec, VersionLoop
 from holdfast.spark.progress import progress
@@ -160,6 +161,10 @@ class StatefulQuery:
     def version(self) -> int:
         """The newest committed version."""
         return self._loop.manifest.version
+
+    def state(self, operator: int | None = None, store: str | None = None) -> LiveState:
+        """The state of the newest version, to be read while the query runs; see `holdfast.read`."""
+        return read_state(self._loop.root, operator=operator, store=store)
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:

@@ -1,0 +1,130 @@
+"""Spark's filters as far as they say which keys and partitions cannot be meant.
+
+A filter that is not understood is left out: Spark applies all of them itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from holdfast.errors import InvalidArgument
+from holdfast.inspection import InspectedStore
+from holdfast.inspection.where import check_filter
+from holdfast.store import Row
+from holdfast.types import Field, Schema, StructType
+
+_COMPARE: dict[type[Filter], Callable[[Any, Any], Any]] = {
+    EqualTo: operator.eq,
+    EqualNullSafe: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+}
+_MOST_KEYS = 256
+"""More keys than these are found quicker by reading the partition."""
+
+
+@dataclass
+class KeyFilters:
+    """The filters on columns of the key, by name, and those on `partition_id`."""
+
+    columns: dict[str, list[Filter]] = field(default_factory=dict)
+    places: list[Filter] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, filters: Iterable[Filter], key_schema: Schema) -> KeyFilters:
+        """Those of the filters that help."""
+        found = cls()
+        types = {column.name: column for column in key_schema.fields}
+        for one in filters:
+            path: tuple[str, ...] = getattr(one, "attribute", ())
+            if path == ("partition_id",) and type(one) in (EqualTo, In):
+                found.places.append(one)
+            column = types.get(path[1]) if len(path) == 2 and path[0] == "key" else None
+            if column is not None and _expression(one, column) is not None:
+                found.columns.setdefault(column.name, []).append(one)
+        return found
+
+    def may_have(self, partition: int) -> bool:
+        """Whether a partition is not ruled out by its number."""
+        return all(partition in _values(one) for one in self.places)
+
+    def expression(self, key_schema: Schema) -> pc.Expression | None:
+        """A filter for a scan, true for every row that may be meant; None for all."""
+        found = None
+        for column in key_schema.fields:
+            for one in self.columns.get(column.name, []):
+                part = _expression(one, column)
+                found = part if found is None else found & part
+        return found
+
+    def wanted_keys(self, store: InspectedStore, version: int) -> dict[int, list[Row]] | None:
+        """The only keys that can be meant, by partition; None where the filters do not say."""
+        choices = []
+        for column in store.key_schema.fields:
+            equal = [f for f in self.columns.get(column.name, []) if type(f) in (EqualTo, In)]
+            if not equal:
+                return None
+            choices.append(min((_values(one) for one in equal), key=len))
+        keys = list(itertools.islice(itertools.product(*choices), _MOST_KEYS + 1))
+        if len(keys) > _MOST_KEYS:
+            return None
+        places: dict[int, list[Row]] = {}
+        try:
+            for key in keys:
+                places.setdefault(store.partition_of(key, version), []).append(key)
+        except InvalidArgument:
+            return None
+        return places
+
+
+def _values(one: Filter) -> list[Any]:
+    """The cells an equality allows, each once; null equals nothing."""
+    given = one.value if isinstance(one, In) else [one.value]  # type: ignore[attr-defined]
+    return [cell for cell in dict.fromkeys(given) if cell is not None]
+
+
+def _expression(one: Filter, column: Field) -> Any:
+    """A filter on one column as Arrow has it; None where it has none that agrees with Spark.
+
+    Spark compares floating point numbers in another way than Arrow.
+    """
+    kind = column.type.arrow
+    cells = pc.field(column.name)
+    try:
+        if isinstance(one, IsNull):
+            found = cells.is_null()
+        elif isinstance(one, IsNotNull):
+            found = cells.is_valid()
+        elif pa.types.is_nested(kind) or pa.types.is_floating(kind):
+            return None
+        elif isinstance(one, In):
+            found = cells.isin(pa.array(_values(one), kind))
+        elif type(one) in _COMPARE and one.value is not None:  # type: ignore[attr-defined]
+            cell = pa.scalar(one.value, kind)  # type: ignore[attr-defined]
+            found = _COMPARE[type(one)](cells, cell)
+        else:
+            return None
+        return check_filter(found, StructType((column,)))
+    except (pa.ArrowException, InvalidArgument, TypeError, ValueError, OverflowError):
+        return None

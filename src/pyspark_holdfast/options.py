@@ -1,0 +1,125 @@
+"""The options of a read, checked together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.errors import InvalidArgument
+
+_NAMES = (
+    "path", "version", "operatorId", "storeName", "stateVarName", "readChangeFeed",
+    "changeStartVersion", "changeEndVersion", "columns", "metadata",
+    "pushFilters",
+)  # fmt: skip
+_METADATA = {"true": "stores", "stores": "stores", "versions": "versions", "false": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a read was asked for. `version` is a number or tag as text, None for the newest."""
+
+    path: str
+    version: str | None
+    operator: int | None
+    store: str | None
+    feed: bool
+    start: int | None
+    end: int | None
+    columns: tuple[str, ...] | None
+    metadata: str | None
+    push_filters: bool
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Options:
+        """The options of `spark.read`. Names are compared without case; others are refused."""
+        known = {name.lower() for name in _NAMES}
+        found = {name.lower(): text.strip() for name, text in given.items()}
+        if wrong := sorted(set(found) - known):
+            raise InvalidArgument(f"holdfast has no option {wrong[0]!r}; it has {_listed()}.")
+        if not found.get("path"):
+            raise InvalidArgument(
+                'Say which state to read: load("<checkpointLocation>") or option("path", …).'
+            )
+        options = cls(
+            path=found["path"],
+            version=found.get("version"),
+            operator=_number(found, "operatorId"),
+            store=_store(found),
+            feed=_flag(found, "readChangeFeed"),
+            start=_number(found, "changeStartVersion"),
+            end=_number(found, "changeEndVersion"),
+            columns=_columns(found),
+            metadata=_metadata(found),
+            push_filters=_flag(found, "pushFilters"),
+        )
+        options._check_feed()
+        return options
+
+    def _check_feed(self) -> None:
+        if self.push_filters and (self.feed or self.metadata is not None):
+            raise InvalidArgument("pushFilters goes with the state of a version, nothing else.")
+        if not self.feed:
+            if self.start is not None or self.end is not None:
+                raise InvalidArgument(
+                    "changeStartVersion and changeEndVersion go with readChangeFeed=true."
+                )
+            return
+        if self.version is not None or self.metadata is not None:
+            raise InvalidArgument(
+                "A change feed goes from changeStartVersion to changeEndVersion; leave out version "
+                "and metadata."
+            )
+        if self.start is None:
+            raise InvalidArgument("readChangeFeed needs changeStartVersion, the first to read.")
+        if self.end is not None and self.end < self.start:
+            raise InvalidArgument(
+                f"changeEndVersion {self.end} lies before changeStartVersion {self.start}."
+            )
+
+
+def _store(found: Mapping[str, str]) -> str | None:
+    """The store's name; a variable of custom state is the store of that name."""
+    names = {found[name] for name in ("storename", "statevarname") if name in found}
+    if len(names) > 1:
+        raise InvalidArgument(
+            "storeName and stateVarName name the same thing; give one of them, not two that differ."
+        )
+    return next(iter(names), None)
+
+
+def _number(found: Mapping[str, str], name: str) -> int | None:
+    text = found.get(name.lower())
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        raise InvalidArgument(f"{name} is a whole number, 0 or above, not {text!r}.")
+    return int(text)
+
+
+def _flag(found: Mapping[str, str], name: str) -> bool:
+    text = found.get(name.lower(), "false").lower()
+    if text not in ("true", "false"):
+        raise InvalidArgument(f"{name} is true or false, not {text!r}.")
+    return text == "true"
+
+
+def _columns(found: Mapping[str, str]) -> tuple[str, ...] | None:
+    text = found.get("columns")
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise InvalidArgument("columns is a list of names with commas, such as user,total.")
+    return names
+
+
+def _metadata(found: Mapping[str, str]) -> str | None:
+    text = found.get("metadata", "false").lower()
+    if text not in _METADATA:
+        raise InvalidArgument(f"metadata is one of {', '.join(_METADATA)}, not {text!r}.")
+    return _METADATA[text]
+
+
+def _listed() -> str:
+    return ", ".join(_NAMES)

@@ -1,0 +1,168 @@
+"""Readers of state and of changes: one input partition for each partition of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from holdfast.errors import VersionNotFound
+from holdfast.inspection import InspectedStore, Root, choose_store, open_root
+from holdfast.store import Row
+from pyspark_holdfast.filters import KeyFilters
+from pyspark_holdfast.options import Options
+
+_ROWS_PER_BATCH = 64 * 1024
+
+
+@dataclass
+class StatePartition(InputPartition):
+    """One partition of a store at some versions, and the keys wanted of it (None: all)."""
+
+    location: str
+    operator: int
+    store: str
+    partition: int
+    versions: tuple[int, ...]
+    keys: tuple[Row, ...] | None = None
+
+    def open(self) -> InspectedStore:
+        """The partition for reading, in whatever process this is."""
+        root = open_root(self.location)
+        return root.store(self.operator, self.store, self.partition)
+
+
+class StateReader(DataSourceReader):
+    """Every key with its value at one version, fixed when the query is planned."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._filters = KeyFilters()
+
+    def partitions(self) -> list[InputPartition]:
+        root, store = self._opened()
+        version = root.resolve(self._options.version)
+        wanted = self._filters.wanted_keys(store, version)
+        found: list[InputPartition] = []
+        for index in _indexes(root, store, version):
+            keys = None if wanted is None else tuple(wanted.get(index, ()))
+            if keys != () and self._filters.may_have(index):
+                found.append(
+                    StatePartition(
+                        root.location, store.operator, store.name, index, (version,), keys
+                    )
+                )
+        return found
+
+    def _opened(self) -> tuple[Root, InspectedStore]:
+        options = self._options
+        root = open_root(options.path, options.operator, options.store)
+        return root, choose_store(root, options.operator, options.store)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, StatePartition):
+            return  # Spark's own, where no partition was left
+        target = to_arrow_schema(self._schema, timezone="UTC")
+        store = partition.open()
+        (version,) = partition.versions
+        with store.root.reading(version):
+            if partition.keys is not None:
+                tables = iter([store.find(partition.keys, version)])
+            else:
+                tables = store.tables(version, where=self._filters.expression(store.key_schema))
+            for table in tables:
+                for batch in table.to_batches(max_chunksize=_ROWS_PER_BATCH):
+                    yield _shaped(target, batch, partition.partition)
+
+
+class FilteredStateReader(StateReader):
+    """The same, but filters on the key leave out what cannot match.
+
+    Spark applies every filter once more: what is read may be more than was asked for. It must not
+    be less, and Spark 4.3 does hand one query what was planned for another one of the same
+    DataFrame. So this reader is used only where a read asks for it.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._filters = KeyFilters.of(filters, self._opened()[1].key_schema)
+        return filters
+
+
+class ChangeReader(StateReader):
+    """What each version of a range wrote."""
+
+    def partitions(self) -> list[InputPartition]:
+        root, store = self._opened()
+        places: dict[int, list[int]] = {}
+        for version in self._versions(root):
+            for index in _indexes(root, store, version):
+                places.setdefault(index, []).append(version)
+        return [
+            StatePartition(root.location, store.operator, store.name, index, tuple(versions))
+            for index, versions in sorted(places.items())
+        ]
+
+    def _versions(self, root: Root) -> range:
+        start, end = self._options.start or 0, self._options.end
+        last = root.versions[-1]
+        wanted = range(start, (last if end is None else end) + 1)
+        if not wanted or not set(wanted) <= set(root.versions):
+            raise VersionNotFound(
+                f"{root.location} has versions {root.versions[0]} to {last}, not all of {start} to "
+                f"{last if end is None else end}: they were never committed, or retention has "
+                "removed them. option('metadata', 'versions') lists those there are."
+            )
+        return wanted
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, StatePartition):
+            return
+        target = to_arrow_schema(self._schema, timezone="UTC")
+        store = partition.open()
+        for version in partition.versions:
+            with store.root.reading(version):
+                for table, gone in store.changes(version):
+                    kinds = pc.if_else(gone, "delete", "update")
+                    table = table.append_column("_gone", gone).append_column("_kind", kinds)
+                    for batch in table.to_batches(max_chunksize=_ROWS_PER_BATCH):
+                        yield _shaped(target, batch, partition.partition, version)
+
+
+def _indexes(root: Root, store: InspectedStore, version: int) -> list[int]:
+    """The partitions a store has at a version; none where it was added later."""
+    entry = root.manifest(version).operators.get(store.operator, {}).get(store.name)
+    return [] if entry is None else [part.index for part in entry.partitions]
+
+
+def _shaped(
+    target: pa.Schema, batch: pa.RecordBatch, partition: int, version: int | None = None
+) -> pa.RecordBatch:
+    """Rows in exactly the columns and types Spark expects."""
+    size = batch.num_rows
+    columns = []
+    for field in target:
+        if field.name == "partition_id":
+            column = pa.repeat(pa.scalar(partition, field.type), size)
+        elif field.name == "version":
+            column = pa.repeat(pa.scalar(version, field.type), size)
+        elif field.name == "change_type":
+            column = batch.column("_kind").cast(field.type)
+        else:
+            gone = batch.column("_gone") if field.name == "value" and version is not None else None
+            column = _struct(field.type, batch, gone)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _struct(kind: pa.StructType, batch: pa.RecordBatch, gone: pa.Array | None) -> pa.StructArray:
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    if not fields:
+        return pa.array([{}] * batch.num_rows, kind)
+    columns = [batch.column(field.name).cast(field.type) for field in fields]
+    return pa.StructArray.from_arrays(columns, fields=fields, mask=gone)

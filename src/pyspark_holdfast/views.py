@@ -1,0 +1,115 @@
+"""What a read shows: rows of state, changes, stores or versions; its columns and its reader."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+
+from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.types import (
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from holdfast.errors import InvalidArgument
+from holdfast.inspection import InspectedStore, Root, choose_store, open_root
+from holdfast.types import Schema
+from pyspark_holdfast.listing import ListingReader, listing_schema
+from pyspark_holdfast.options import Options
+from pyspark_holdfast.reading import ChangeReader, FilteredStateReader, StateReader
+
+
+def view_of(options: Options) -> View:
+    """The view the options ask for."""
+    if options.metadata is not None:
+        return _Listing(options)
+    return _Changes(options) if options.feed else _State(options)
+
+
+class View(ABC):
+    """One of the things a read can show."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    @abstractmethod
+    def schema(self) -> StructType:
+        """The columns."""
+
+    @abstractmethod
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """What reads them."""
+
+    def _check(self, schema: StructType) -> None:
+        own = self.schema()
+        if schema.simpleString() != own.simpleString():
+            raise InvalidArgument(
+                f"The columns are {own.simpleString()}, not {schema.simpleString()}. Leave out "
+                "`schema`; the option `columns` picks some."
+            )
+
+
+class _Listing(View):
+    def schema(self) -> StructType:
+        open_root(self.options.path)
+        return listing_schema(str(self.options.metadata))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        self._check(schema)
+        return ListingReader(self.options)
+
+
+class _State(View):
+    """Key and value as structs, and the partition they are in."""
+
+    @cached_property
+    def _root(self) -> Root:
+        return open_root(self.options.path, self.options.operator, self.options.store)
+
+    @cached_property
+    def _store(self) -> InspectedStore:
+        return choose_store(self._root, self.options.operator, self.options.store)
+
+    def schema(self) -> StructType:
+        return StructType([*self._pairs(), StructField("partition_id", IntegerType(), False)])
+
+    def _pairs(self) -> list[StructField]:
+        """`key` and `value` with the columns that were picked; without any, neither."""
+        picked = self.options.columns
+        known = self._store.arrow_schema(picked).names
+        fields = []
+        for name, schema in [("key", self._store.key_schema), ("value", self._store.value_schema)]:
+            struct = _spark_type(schema)
+            kept = StructType([field for field in struct.fields if field.name in known])
+            if kept.fields or picked is None:
+                fields.append(StructField(name, kept, nullable=name == "value"))
+        return fields
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        self._check(schema)
+        kind = FilteredStateReader if self.options.push_filters else StateReader
+        return kind(self.options, schema)
+
+
+class _Changes(_State):
+    """The same rows with the version that wrote them and what it did."""
+
+    def schema(self) -> StructType:
+        return StructType(
+            [
+                StructField("version", LongType(), False),
+                StructField("change_type", StringType(), False),
+                *super().schema().fields,
+            ]
+        )
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        self._check(schema)
+        return ChangeReader(self.options, schema)
+
+
+def _spark_type(schema: Schema) -> StructType:
+    return StructType.fromJson(schema.json())

@@ -81,6 +81,8 @@ def test_every_field_is_a_setting_with_its_default_and_help() -> None:
         ("compression", 4, "is no text"),
         ("provider_class", "", "is no text"),
         ("merge_fanout", 1, "below 2"),
+        ("progress", "perhaps", "is no boolean"),
+        ("metrics_port", -2, "below -1"),
     ],
 )
 def test_ill_typed_setting_is_refused_by_name(name: str, value: Any, why: str) -> None:
@@ -106,6 +108,8 @@ def test_ill_typed_setting_is_refused_by_name(name: str, value: Any, why: str) -
         ("pack_threshold_bytes", "0", 0),
         ("min_versions_to_retain", "7", 7),
         ("compression", "zstd", "zstd"),
+        ("progress", "False", False),
+        ("metrics_port", "9400", 9400),
     ],
 )
 def test_text_is_understood(name: str, text: str, value: Any) -> None:
@@ -135,6 +139,8 @@ def test_every_setting_is_read_from_spark(form: Any) -> None:
         "spark.holdfast.gracePeriod": "1h",
         "spark.holdfast.mergeFanout": "8",
         "spark.holdfast.maxSegments": "9",
+        "spark.holdfast.progress": "false",
+        "spark.holdfast.metrics.port": "0",
         "spark.holdfast.providerClass": "mine.Provider",
         "spark.app.name": "ignored",
     }
@@ -149,6 +155,8 @@ def test_every_setting_is_read_from_spark(form: Any) -> None:
         grace_period_ms=3_600_000,
         merge_fanout=8,
         max_segments=9,
+        progress=False,
+        metrics_port=0,
         provider_class="mine.Provider",
         confs={k: v for k, v in entries.items() if k.startswith(STATE_STORE_PREFIX)},
     )

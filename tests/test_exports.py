@@ -13,7 +13,8 @@ def test_public_names_are_these_and_all_exist() -> None:
         "IllegalState", "InvalidArgument", "LiveState", "ReadStateStore", "RowPair", "StateStore",
         "StateStoreConf", "StateStoreCustomMetric", "StateStoreId", "StateStoreMetrics",
         "StateStoreProvider", "StateStoreProviderId", "StateStores", "Unavailable",
-        "VersionInfo", "VersionNotFound", "open", "read", "stateful",
+        "VersionInfo", "VersionNotFound", "addListener", "open", "read",
+        "removeListener", "stateful",
     ]  # fmt: skip
     assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.database import open_database as open  # noqa: A004 - the name is holdfast.open
     from holdfast.inspection import LiveState
     from holdfast.inspection import read_state as read
-    from holdfast.spark import stateful
+    from holdfast.spark import addListener, removeListener, stateful
     from holdfast.store import (
         ReadStateStore,
         RowPair,
@@ -77,8 +77,10 @@ __all__ = [
     "Unavailable",
     "VersionInfo",
     "VersionNotFound",
+    "addListener",
     "open",
     "read",
+    "removeListener",
     "stateful",
 ]
 
@@ -94,8 +96,10 @@ _LAZY = {
     "StateStoreProvider": "store",
     "StateStores": "stores",
     "VersionInfo": "database",
+    "addListener": "spark",
     "open": "database:open_database",
     "read": "inspection:read_state",
+    "removeListener": "spark",
     "stateful": "spark",
 }
 

@@ -80,6 +80,12 @@ def _parse_bytes(value: object) -> int:
     return int(match[1]) * _SIZES[match[2]]
 
 
+def _parse_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "false": False}[str(value).strip().lower()]
+
+
 def _parse_text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError
@@ -90,6 +96,7 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "integer": _parse_int,
     "duration": _parse_duration_ms,
     "size": _parse_bytes,
+    "boolean": _parse_bool,
     "text": _parse_text,
 }
 
@@ -138,9 +145,18 @@ SETTINGS: tuple[Setting, ...] = (
         "max_segments", HOLDFAST_PREFIX + "maxSegments", "integer", 24,
         "Segments in a chain at which a commit merges before it goes on.", at_least=2,
     ),
+    Setting(
+        "progress", HOLDFAST_PREFIX + "progress", "boolean", True,
+        "Whether a query shows a live line on a terminal or in a notebook.",
+    ),
+    Setting(
+        "metrics_port", HOLDFAST_PREFIX + "metrics.port", "integer", -1,
+        "Port on 127.0.0.1 that serves a query's figures to Prometheus; 0 for any that is free, "
+        "-1 for none.", at_least=-1,
+    ),
 )  # fmt: skip
 _BY_SPARK_NAME = {setting.spark_name: setting for setting in SETTINGS}
-_BY_NAME = {setting.name: setting for setting in SETTINGS}
+SETTINGS_BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 @dataclass(frozen=True)
@@ -153,13 +169,15 @@ class StateStoreConf:
     min_deltas_for_snapshot: int = 10
     min_versions_to_retain: int = 100
     max_versions_to_retain_in_memory: int = 2
-    provider_class: str = _BY_NAME["provider_class"].default
+    provider_class: str = SETTINGS_BY_NAME["provider_class"].default
     maintenance_interval_ms: int = 60_000
     compression: str = "none"
     pack_threshold_bytes: int = 256 << 10
     grace_period_ms: int = 600_000
     merge_fanout: int = 4
     max_segments: int = 24
+    progress: bool = True
+    metrics_port: int = -1
     confs: Mapping[str, str] = field(default_factory=dict)
 
     empty: ClassVar[StateStoreConf]
@@ -175,7 +193,7 @@ class StateStoreConf:
         unknown = sorted(set(settings) - {f.name for f in fields(cls)})
         if unknown:
             raise InvalidArgument(
-                f"Unknown setting {unknown[0]!r}. Known: {', '.join(_BY_NAME)}.",
+                f"Unknown setting {unknown[0]!r}. Known: {', '.join(SETTINGS_BY_NAME)}.",
                 condition="STATE_STORE_INVALID_SETTING",
             )
         return cls(**settings)  # type: ignore[arg-type]  # __post_init__ checks every value

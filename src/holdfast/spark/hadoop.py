@@ -1,21 +1,33 @@
-"""Files of a sink or a checkpoint through Hadoop's FileSystem, so that paths mean what they do
+"""Files of a sink or a checkpoint through Hadoop's file systems, so that paths mean what they do
 to Spark.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from holdfast.errors import Unavailable
 
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
+
 
 def _path(session: SparkSession, location: str) -> tuple[Any, Any]:
+    """The file system of a location, and the location with its scheme."""
     jvm: Any = session.sparkContext._jvm
     path = jvm.org.apache.hadoop.fs.Path(location)
-    configuration = session._jsparkSession.sessionState().newHadoopConf()
-    return path.getFileSystem(configuration), path
+    system = path.getFileSystem(_configuration(session))
+    return system, system.makeQualified(path)
+
+
+def _configuration(session: SparkSession) -> Any:
+    return session._jsparkSession.sessionState().newHadoopConf()
 
 
 def read_text(session: SparkSession, location: str) -> str | None:
@@ -33,21 +45,18 @@ def read_text(session: SparkSession, location: str) -> str | None:
 
 def qualified(session: SparkSession, location: str) -> str:
     """A path with the scheme and host that Spark takes it to have."""
-    system, path = _path(session, location)
-    return str(system.makeQualified(path).toString())
+    return str(path(session, location).toString())
 
 
-def write_text_if_absent(session: SparkSession, location: str, text: str) -> None:
-    """Make a small text file unless there is one."""
+def path(session: SparkSession, location: str) -> Any:
+    """A location as a path of Hadoop's, with its scheme."""
+    return _path(session, location)[1]
+
+
+def exists(session: SparkSession, location: str) -> bool:
+    """Whether there is a file or folder."""
     system, path = _path(session, location)
-    if system.exists(path):
-        return
-    system.mkdirs(path.getParent())
-    stream = system.create(path, False)
-    try:
-        stream.write(text.encode())
-    finally:
-        stream.close()
+    return bool(system.exists(path))
 
 
 def delete(session: SparkSession, location: str) -> None:
@@ -61,7 +70,7 @@ def files(session: SparkSession, location: str) -> list[str]:
     system, path = _path(session, location)
     if not system.exists(path):
         return []
-    root = str(system.makeQualified(path).toString()).rstrip("/") + "/"
+    root = str(path.toString()).rstrip("/") + "/"
     found = []
     listed = system.listFiles(path, True)
     while listed.hasNext():
@@ -69,15 +78,88 @@ def files(session: SparkSession, location: str) -> list[str]:
     return sorted(found)
 
 
+def names(session: SparkSession, location: str) -> list[str]:
+    """The names of the files and folders right below a folder, in order."""
+    system, path = _path(session, location)
+    if not system.exists(path):
+        return []
+    return sorted(str(status.getPath().getName()) for status in system.listStatus(path))
+
+
+def create_if_absent(session: SparkSession, location: str, text: str) -> bool:
+    """Make a small text file, whole or not at all, unless there is one; whether it did."""
+    if exists(session, location):
+        return False
+    folder, _, name = location.rpartition("/")
+    temporary = f"{folder}/.{name}.{uuid4().hex}.tmp"
+    system, path = _path(session, temporary)
+    stream = system.create(path)
+    try:
+        stream.write(text.encode())
+    finally:
+        stream.close()
+    try:
+        return rename_if_absent(session, temporary, location)
+    finally:
+        system.delete(path, False)
+
+
 def rename_if_absent(session: SparkSession, source: str, target: str) -> bool:
-    """Give a file its final name unless that is taken; whether it did."""
+    """Give a file its final name; whether it did.
+
+    False when the name is taken, or when someone else has renamed the source. Exactly one of
+    several callers wins on a local disk and on HDFS. An object store has no such rename: there
+    the target is looked for first.
+    """
     system, from_path = _path(session, source)
     _, to_path = _path(session, target)
     system.mkdirs(to_path.getParent())
-    if system.exists(to_path):
+    if from_path.toUri().getScheme() == "file":
+        # Hadoop's rename of a local file looks first and renames then.
+        moved = _link(Path(from_path.toUri().getPath()), Path(to_path.toUri().getPath()))
+        if moved is not None:
+            return moved
+    try:
+        return _rename(session, system, from_path, to_path)
+    except Py4JJavaError as error:
+        raise Unavailable(f"Could not move a finished file to {target}; try again.") from error
+
+
+def _link(source: Path, target: Path) -> bool | None:
+    """Rename by a hard link, which fails when the name is taken; None where disks have none."""
+    try:
+        os.link(source, target)
+    except (FileExistsError, FileNotFoundError):
         return False
-    if system.rename(from_path, to_path):
-        return True
-    if system.exists(to_path):
-        return False
-    raise Unavailable(f"Could not move a finished file to {target}; try again.")
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return None
+        raise Unavailable(f"Could not move a finished file to {target}: {error}.") from error
+    source.unlink(missing_ok=True)
+    source.with_name(f".{source.name}.crc").unlink(missing_ok=True)
+    return True
+
+
+def _rename(session: SparkSession, system: Any, source: Any, target: Any) -> bool:
+    context: Any = session.sparkContext
+    hadoop = context._jvm.org.apache.hadoop.fs
+    options = context._gateway.new_array(
+        getattr(context._jvm, "org.apache.hadoop.fs.Options$Rename"), 0
+    )
+    try:
+        files = hadoop.FileContext.getFileContext(target.toUri(), _configuration(session))
+    except Py4JJavaError as error:
+        if _java_name(error) != "UnsupportedFileSystemException":
+            raise
+        return not system.exists(target) and bool(system.rename(source, target))
+    try:
+        files.rename(source, target, options)
+    except Py4JJavaError as error:
+        if _java_name(error) in ("FileAlreadyExistsException", "FileNotFoundException"):
+            return False
+        raise
+    return True
+
+
+def _java_name(error: Py4JJavaError) -> str:
+    return str(error.java_exception.getClass().getSimpleName())

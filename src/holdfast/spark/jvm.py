@@ -5,6 +5,7 @@ Nothing else in the package touches `_jdf`, `_jvm` or a Catalyst class.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark import RDD
 from pyspark.errors import AnalysisException
+from pyspark.errors.exceptions.captured import convert_exception
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, _parse_datatype_json_string
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
 
 from holdfast.errors import InvalidArgument
 
@@ -296,3 +299,68 @@ def event_time_stats(java_query: Any) -> list[EventTimeStats]:
             stats = node.eventTimeStats().value()
             found.append(EventTimeStats(int(node.delayMs()), int(stats.count()), int(stats.max())))
     return found
+
+
+def spark_error(session: SparkSession, name: str, *arguments: Any) -> Exception:
+    """One of Spark's own errors of analysis, with its condition, to be raised here."""
+    errors = _jvm(session).org.apache.spark.sql.errors.QueryCompilationErrors
+    return convert_exception(getattr(errors, name)(*arguments))
+
+
+def output_mode(session: SparkSession, mode: str) -> Any:
+    """Spark's object of an output mode."""
+    return _jvm(session).org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(mode)
+
+
+def check_partition_columns(session: SparkSession, schema: StructType, names: list[str]) -> None:
+    """Spark's check that files can be laid out by these columns."""
+    java = _jvm(session)
+    java_schema = _java_schema(session, schema)
+    sensitive = str(session.conf.get("spark.sql.caseSensitive")).lower() == "true"
+    utils = java.org.apache.spark.sql.execution.datasources.PartitioningUtils
+    utils.validatePartitionColumn(java_schema, java.PythonUtils.toSeq(names), sensitive)
+
+
+def check_data_source(session: SparkSession, name: str) -> None:
+    """Spark's own error when it has no data source of that name."""
+    source = _jvm(session).org.apache.spark.sql.execution.datasources.DataSource
+    source.lookupDataSource(name, session._jsparkSession.sessionState().conf())
+
+
+def nullable_ddl(session: SparkSession, schema: StructType) -> str:
+    """A schema's columns as SQL, nothing in it NOT NULL."""
+    return str(_java_schema(session, schema).asNullable().toDDL())
+
+
+def _java_schema(session: SparkSession, schema: StructType) -> Any:
+    return session._jsparkSession.parseDataType(schema.json())
+
+
+def scala_list(sequence: Any) -> list[Any]:
+    """A Scala Seq as a list."""
+    return _items(sequence)
+
+
+def scala_map(mapping: Any) -> dict[str, str]:
+    """A Scala Map of texts as a dict."""
+    pairs = mapping.toSeq()
+    return {str(pair._1()): str(pair._2()) for pair in _items(pairs)}
+
+
+def scala_seq(session: SparkSession, items: list[Any]) -> Any:
+    """A list as a Scala Seq."""
+    return _jvm(session).PythonUtils.toSeq(items)
+
+
+def idle_interval_ms(query: StreamingQuery) -> int:
+    """How often Spark tells that a query is idle."""
+    session = query._jsq.sparkSession()
+    return int(session.sessionState().conf().streamingNoDataProgressEventInterval())
+
+
+def source_progress(query: StreamingQuery, batch_id: int) -> list[dict[str, Any]] | None:
+    """What Spark's own progress says of a batch's sources; None before Spark has told."""
+    for told in reversed(list(query._jsq.recentProgress())):
+        if told.batchId() == batch_id:
+            return list(json.loads(told.json())["sources"])
+    return None

@@ -62,7 +62,9 @@ class QuerySpec:
     state_location: str | None
     trigger: Mapping[str, Any]
     name: str | None
-    options: Mapping[str, str]
+    is_temporary: bool = False
+    """Whether the checkpoint goes when the query ends well."""
+    metrics_port: str | None = None
 
 
 @dataclass(frozen=True)

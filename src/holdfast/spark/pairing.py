@@ -55,9 +55,7 @@ def check_pair(session: SparkSession, checkpoint: str, root: str, found: Manifes
 
 def note_pair(session: SparkSession, checkpoint: str, manifest: Manifest) -> None:
     """Leave the state's id in the checkpoint."""
-    hadoop.write_text_if_absent(
-        session, f"{checkpoint}/{_NOTE}", f"{manifest.scope.get('id', '')}\n"
-    )
+    hadoop.create_if_absent(session, f"{checkpoint}/{_NOTE}", f"{manifest.scope.get('id', '')}\n")
 
 
 def check_next_batch(

@@ -10,8 +10,13 @@ from holdfast.spark.loop import VersionReport
 from holdfast.streams.task import TaskResult
 
 
-def progress(report: VersionReport, query: dict[str, Any], titles: Sequence[str]) -> dict[str, Any]:
-    """The progress of one version; `query` has id, runId and name, `titles` the operators'."""
+def progress(
+    report: VersionReport, query: dict[str, Any], titles: Sequence[str], sink: str
+) -> dict[str, Any]:
+    """The progress of one version; `query` has id, runId and name, `titles` the operators'.
+
+    Its sources are empty: Spark tells of them after the batch.
+    """
     first = report.results[0]
     rows = sum(result.rows + result.late_rows for result in first) + report.late_rows
     seconds = sum(report.seconds.values())
@@ -35,6 +40,9 @@ def progress(report: VersionReport, query: dict[str, Any], titles: Sequence[str]
             _operator(title, report.results[number], report.late_rows)
             for number, title in enumerate(titles)
         ],
+        "sources": [],
+        "sink": {"description": sink, "numOutputRows": -1},
+        "observedMetrics": {},
     }
 
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections import deque
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from holdfast.conf import StateStoreConf
+from holdfast.conf import SETTINGS_BY_NAME, StateStoreConf
 from holdfast.engine.maintenance import Periodic
 from holdfast.inspection import LiveState, read_state
 from holdfast.spark import hadoop, jvm
+from holdfast.spark.listening import spark_progress
 from holdfast.spark.loop import QuerySpec, VersionLoop
+from holdfast.spark.metrics import metrics_text
 from holdfast.spark.progress import progress
 from holdfast.spark.sinks import Sink
+from holdfast.spark.watching import Watch
 
 log = logging.getLogger(__name__)
 _IDLE_POLL_MS = 50
-_PROGRESS_KEPT = 100
 
 
 class StatefulQuery:
@@ -31,6 +35,9 @@ class StatefulQuery:
         self._sink = sink
         self._session = spec.source.sparkSession
         self._conf = StateStoreConf.from_spark(self._session.conf)
+        if spec.metrics_port is not None:
+            port = SETTINGS_BY_NAME["metrics_port"].parse(spec.metrics_port)
+            self._conf = replace(self._conf, metrics_port=port)
         self._loop = VersionLoop(spec, sink, self._conf)
         self._lock = threading.RLock()
         """One at a time: a batch, a tick, a merge."""
@@ -38,12 +45,23 @@ class StatefulQuery:
         self._started = threading.Event()
         self._idle: Periodic | None = None
         self._maintenance: Periodic | None = None
-        self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
+        self._watch = Watch(self._conf)
         self._failure: BaseException | None = None
+        self._ending = threading.Lock()
         self._ended = False
 
     def start(self) -> None:
         """Open the state, deliver what a crash left undelivered, start Spark's query."""
+        try:
+            self._start()
+        except BaseException as error:
+            self._watch.ended(error)
+            if self._spec.is_temporary:
+                hadoop.delete(self._session, self._spec.checkpoint)
+            raise
+        threading.Thread(target=self._end_with_spark, name="holdfast-end", daemon=True).start()
+
+    def _start(self) -> None:
         self._loop.open()
         self._sink.start(self._spec.native)
         self._loop.deliver_leftover()
@@ -57,6 +75,7 @@ class StatefulQuery:
         if self._spec.trigger:
             writer = writer.trigger(**self._spec.trigger)
         self._inner = writer.start()
+        self._watch.started(self._inner)
         self._started.set()
         self._maintenance = Periodic(
             "holdfast-maintenance", self._conf.maintenance_interval_ms, self._maintain
@@ -84,7 +103,8 @@ class StatefulQuery:
         report = self._loop.run(batch, facts, observe)
         query = {"id": self.id, "runId": self.runId, "name": self.name}
         titles = [stage.operator.title for stage in self._spec.stages]
-        self._progress.append(progress(report, query, titles))
+        told = progress(report, query, titles, self._sink.description)
+        self._watch.progressed(told, None if facts is None else facts["id"])
 
     # -- ticks ---------------------------------------------------------------------------------
 
@@ -149,8 +169,8 @@ class StatefulQuery:
 
     @property
     def isActive(self) -> bool:
-        """Whether the query is running."""
-        return self._inner.isActive
+        """Whether the query is running, or has ticks to run after its last batch."""
+        return not self._ended
 
     @property
     def status(self) -> dict[str, Any]:
@@ -167,14 +187,32 @@ class StatefulQuery:
         return read_state(self._loop.root, operator=operator, store=store)
 
     @property
-    def recentProgress(self) -> list[dict[str, Any]]:
+    def recentProgress(self) -> list[StreamingQueryProgress]:
         """Progress of the last versions, oldest first."""
-        return list(self._progress)
+        return [spark_progress(told) for told in self._watch.recent]
 
     @property
-    def lastProgress(self) -> dict[str, Any] | None:
+    def lastProgress(self) -> StreamingQueryProgress | None:
         """Progress of the last version."""
-        return self._progress[-1] if self._progress else None
+        told = self._watch.recent
+        return spark_progress(told[-1]) if told else None
+
+    def addListener(self, listener: StreamingQueryListener) -> None:
+        """Tell a listener of this query from now on; its start is over."""
+        self._watch.listeners.add(listener)
+
+    def removeListener(self, listener: StreamingQueryListener) -> None:
+        """Tell a listener of this query no more."""
+        self._watch.listeners.remove(listener)
+
+    def metrics_text(self) -> str:
+        """The query's figures in the text format of Prometheus."""
+        return metrics_text([self._watch.metrics])
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where the figures are served, if `spark.holdfast.metrics.port` says so."""
+        return self._watch.metrics_url
 
     def exception(self) -> BaseException | None:
         """What ended the query, if it failed."""
@@ -204,19 +242,45 @@ class StatefulQuery:
         self._inner.stop()
         self._end()
 
+    def _end_with_spark(self) -> None:
+        """End when Spark's query does, also where nobody waits for it."""
+        with contextlib.suppress(Exception):  # exception() tells it
+            self._inner.awaitTermination()
+        try:
+            self._end()
+        except Exception:
+            log.warning("The end of the query %s went wrong", self._spec.name, exc_info=True)
+
     def _end(self) -> None:
-        with self._lock:
-            if self._ended:
-                return
-            self._ended = True
+        """Bring the query to its end, once; whoever comes second waits."""
+        with self._ending:
+            if not self._ended:
+                try:
+                    self._finish()
+                finally:
+                    self._ended = True
+        self._watch.ended(self.exception())
+
+    def _finish(self) -> None:
         for thread in (self._idle, self._maintenance):
             if thread is not None:
                 thread.stop()
-        if self._failure is not None or self._inner.exception() is not None:
-            return
-        if self._ends_by_itself and self._ticks_wanted:
-            self._run_due_ticks()
-        self._loop.note_delivered()
+        if self.exception() is None:
+            try:
+                if self._ends_by_itself and self._ticks_wanted:
+                    self._run_due_ticks()
+                self._loop.note_delivered()
+            except Exception as error:
+                self._failure = error
+        self._drop_temporary()
+
+    def _drop_temporary(self) -> None:
+        """Remove a temporary checkpoint, unless it may tell why the query failed."""
+        force = self._session.conf.get(
+            "spark.sql.streaming.forceDeleteTempCheckpointLocation", "false"
+        )
+        if self._spec.is_temporary and (self.exception() is None or str(force) == "true"):
+            hadoop.delete(self._session, self._spec.checkpoint)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

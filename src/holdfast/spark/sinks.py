@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -11,14 +10,13 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark import hadoop
-
-FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
-_PART = re.compile(r"part-(?P<task>\d+)-[0-9a-f\-]+(?P<rest>[.\-].*)")
 
 
 class Sink(ABC):
     """Takes the output of each version, the newest one again after a crash."""
+
+    description: str
+    """What a query's progress calls it."""
 
     def start(self, native: DataFrame) -> None:  # noqa: B027 - most have nothing to do
         """Get ready; `native` has the schema and the session of the output."""
@@ -31,12 +29,16 @@ class Sink(ABC):
 class NoopSink(Sink):
     """Computes every row and keeps none."""
 
+    description = "NoopSink"
+
     def deliver(self, frame: DataFrame, version: int) -> None:
         frame.write.format("noop").mode("overwrite").save()
 
 
 class FunctionSink(Sink):
     """Calls a function with the rows and the version."""
+
+    description = "ForeachBatchSink"
 
     def __init__(self, function: Callable[[DataFrame, int], None]) -> None:
         self._function = function
@@ -47,6 +49,8 @@ class FunctionSink(Sink):
 
 class ConsoleSink(Sink):
     """Prints rows in the layout of Spark's console sink, whose batches count from 0."""
+
+    description = "ConsoleSink"
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._rows = _number(options.get("numrows", "20"), "numRows")
@@ -63,6 +67,8 @@ class ConsoleSink(Sink):
 
 class MemorySink(Sink):
     """Keeps rows in the session as a temporary view of the query's name."""
+
+    description = "MemorySink"
 
     def __init__(self, name: str, complete: bool) -> None:
         self._name = name
@@ -87,38 +93,19 @@ class MemorySink(Sink):
         view.createOrReplaceTempView(self._name)
 
 
-class FileSink(Sink):
-    """Files whose names derive from version and partition, created only if absent.
+class KafkaSink(Sink):
+    """Writes the columns value, key, topic, partition and headers as Spark does: at least once.
 
-    Spark writes a version aside; its files are then renamed into place, each unless a file of
-    that name is there: then an earlier delivery of the same version put it there, with the same
-    rows. Nothing is overwritten or deleted, so a stream that reads the folder sees each row once.
+    After a crash the newest version's rows are written again; Kafka has no way to tell. A reader
+    that has to count each row once keys its own state by a column of the row.
     """
 
-    def __init__(
-        self, path: str, file_format: str, options: Mapping[str, str], partition_by: list[str]
-    ) -> None:
-        self._path = path.rstrip("/")
-        self._format = file_format
+    def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
-        self._partition_by = partition_by
+        self.description = f"KafkaSink[{options.get('topic', 'the column topic')}]"
 
     def deliver(self, frame: DataFrame, version: int) -> None:
-        aside = f"{self._path}/_holdfast/{version}"
-        session = frame.sparkSession
-        hadoop.delete(session, aside)
-        writer = frame.write.format(self._format).options(**self._options)
-        if self._partition_by:
-            writer = writer.partitionBy(*self._partition_by)
-        writer.save(aside)
-        for file in hadoop.files(session, aside):
-            directory, _, name = file.rpartition("/")
-            match = _PART.fullmatch(name)
-            if match is not None:
-                target = f"part-{version:010d}-{match['task']}{match['rest']}"
-                folder = f"{self._path}/{directory}" if directory else self._path
-                hadoop.rename_if_absent(session, f"{aside}/{file}", f"{folder}/{target}")
-        hadoop.delete(session, aside)
+        frame.write.format("kafka").options(**self._options).save()
 
 
 def _number(text: str, name: str) -> int:

@@ -7,22 +7,31 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from holdfast.errors import InvalidArgument
 from holdfast.spark import jvm
-from holdfast.spark.aggregation import SessionAggregation
+from holdfast.spark.filesink import FileSink, TableSink
+from holdfast.spark.foreach import ForeachSink
 from holdfast.spark.loop import QuerySpec
 from holdfast.spark.operators import Stage
 from holdfast.spark.query import StatefulQuery
+from holdfast.spark.rules import (
+    Checkpoint,
+    check_kafka,
+    check_recovery,
+    check_sink,
+    checkpoint_of,
+)
 from holdfast.spark.sinks import (
-    FILE_FORMATS,
     ConsoleSink,
-    FileSink,
     FunctionSink,
+    KafkaSink,
     MemorySink,
     NoopSink,
     Sink,
 )
+from holdfast.spark.tables import FILE_FORMATS, open_table
 
 _OUTPUT_MODES = ("append", "update", "complete")
 
@@ -46,6 +55,7 @@ class StatefulStreamWriter:
         self._name: str | None = None
         self._partition_by: list[str] = []
         self._function: Callable[[DataFrame, int], None] | None = None
+        self._row_writer: Any = None
 
     def outputMode(self, outputMode: str) -> StatefulStreamWriter:
         """append, update or complete."""
@@ -95,52 +105,122 @@ class StatefulStreamWriter:
         return self
 
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> StatefulStreamWriter:
-        """Call `func(rows, version)` for each version."""
+        """Call `func(rows, version)` for each version; versions count from 1."""
         self._function = func
         self._format = "foreachBatch"
         return self
 
-    def start(self, path: str | None = None, **options: Any) -> StatefulQuery | StreamingQuery:
+    def foreach(self, f: Any) -> StatefulStreamWriter:
+        """As DataStreamWriter.foreach: a function of a row, or an object with process(row)."""
+        self._row_writer = f
+        self._format = "foreach"
+        return self
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002 - PySpark's name
+        outputMode: str | None = None,
+        partitionBy: str | list[str] | None = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> StatefulQuery | StreamingQuery:
         """Start the query. Without a stateful operator it is a plain query of Spark's."""
-        self.options(**options)
+        self._set(format, outputMode, partitionBy, queryName, options)
         if path is not None:
             self.option("path", path)
         if not self._stages:
-            return self._start_native()
-        self._check_supported()
-        checkpoint = self._options.pop("checkpointLocation", None)
-        if checkpoint is None:
-            raise InvalidArgument(
-                "A stateful stream needs a checkpoint: .option('checkpointLocation', path)."
+            return self._native_writer().start()
+        kind = self._kind
+        return self._start(kind, lambda checkpoint, rest: self._sink(kind, checkpoint, rest))
+
+    def toTable(
+        self,
+        tableName: str,
+        format: str | None = None,  # noqa: A002 - PySpark's name
+        outputMode: str | None = None,
+        partitionBy: str | list[str] | None = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> StatefulQuery | StreamingQuery:
+        """Start the query into a table of files, made if there is none; append mode only."""
+        self._set(format, outputMode, partitionBy, queryName, options)
+        if not self._stages:
+            return self._native_writer().toTable(tableName)
+        kind = self._kind if self._kind in FILE_FORMATS else "parquet"
+
+        def table_sink(checkpoint: Checkpoint, rest: dict[str, str]) -> Sink:
+            table = open_table(
+                self._native.sparkSession,
+                tableName,
+                self._native.schema,
+                self._format,
+                self._partition_by,
+                _take(rest, "path"),
             )
-        location = self._options.pop("stateLocation", None)
+            return TableSink(table, rest, checkpoint.location)
+
+        return self._start(kind, table_sink)
+
+    def _set(
+        self,
+        kind: str | None,
+        mode: str | None,
+        partition_by: str | list[str] | None,
+        name: str | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.options(**options)
+        if kind is not None:
+            self.format(kind)
+        if mode is not None:
+            self.outputMode(mode)
+        if partition_by is not None:
+            self.partitionBy(partition_by)
+        if name is not None:
+            self.queryName(name)
+
+    @property
+    def _kind(self) -> str:
+        if self._format in ("foreach", "foreachBatch"):
+            return self._format
+        default = str(self._native.sparkSession.conf.get("spark.sql.sources.default"))
+        return (self._format or default).lower()
+
+    def _start(
+        self, kind: str, make_sink: Callable[[Checkpoint, dict[str, str]], Sink]
+    ) -> StatefulQuery:
+        session, schema = self._native.sparkSession, self._native.schema
+        check_sink(session, kind, self._mode, self._name, schema, self._partition_by)
+        jvm.check_supported(self._native, self._mode)
+        rest = dict(self._options)
+        location, port = _take(rest, "stateLocation"), _take(rest, "metrics.port")
+        given = _take(rest, "checkpointLocation")
+        checkpoint = checkpoint_of(session, given, self._name, kind)
+        check_recovery(session, checkpoint, kind, self._mode)
+        sink = make_sink(checkpoint, rest)
         spec = QuerySpec(
             source=self._source,
             native=self._native,
             stages=self._stages,
             mode=self._mode,
-            checkpoint=checkpoint.rstrip("/"),
+            checkpoint=checkpoint.location,
+            is_temporary=checkpoint.is_temporary,
             state_location=location,
             trigger=self._trigger,
             name=self._name,
-            options=dict(self._options),
+            metrics_port=port,
         )
-        query = StatefulQuery(spec, self._sink())
+        query = StatefulQuery(spec, sink)
         query.start()
         return query
 
-    def _check_supported(self) -> None:
-        """Spark's rules for operators and modes, but for sessions in update mode: it has none."""
-        sessions = [s.operator for s in self._stages if isinstance(s.operator, SessionAggregation)]
-        mode = self._mode
-        if mode == "update" and sessions:
-            mode = "append" if all(s.key_index is not None for s in sessions) else "complete"
-        jvm.check_supported(self._native, mode)
-
-    def _start_native(self) -> StreamingQuery:
+    def _native_writer(self) -> DataStreamWriter:
         writer = self._native.writeStream.outputMode(self._mode).options(**self._options)
         if self._function is not None:
             writer = writer.foreachBatch(self._function)
+        elif self._row_writer is not None:
+            writer = writer.foreach(self._row_writer)
         elif self._format is not None:
             writer = writer.format(self._format)
         if self._name is not None:
@@ -149,38 +229,36 @@ class StatefulStreamWriter:
             writer = writer.partitionBy(*self._partition_by)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
-        return writer.start()
+        return writer
 
-    def _sink(self) -> Sink:
-        options = {key.lower(): value for key, value in self._options.items()}
-        kind = (self._format or "parquet").lower()
+    def _sink(self, kind: str, checkpoint: Checkpoint, options: dict[str, str]) -> Sink:
         if self._function is not None:
             return FunctionSink(self._function)
+        if self._row_writer is not None:
+            return ForeachSink(self._row_writer)
         if kind == "noop":
             return NoopSink()
         if kind == "console":
-            return ConsoleSink(options)
+            return ConsoleSink({key.lower(): value for key, value in options.items()})
         if kind == "memory":
-            return self._memory_sink()
+            assert self._name is not None
+            return MemorySink(self._name, self._mode == "complete")
+        if kind == "kafka":
+            check_kafka(self._native.sparkSession, self._native.schema, options)
+            return KafkaSink(options)
         if kind in FILE_FORMATS:
-            return self._file_sink(kind)
+            path = _take(options, "path")
+            if path is None:
+                raise InvalidArgument(f"The {kind} sink needs a path: .start(path).")
+            return FileSink(path, kind, options, self._partition_by, checkpoint.location)
         raise InvalidArgument(
-            f"The sink {self._format!r} is not supported: use foreachBatch, console, memory, noop "
-            f"or one of {', '.join(FILE_FORMATS)}."
+            f"The sink {self._format!r} is not supported: use foreachBatch, foreach, console, "
+            f"memory, noop, kafka or one of {', '.join(FILE_FORMATS)}."
         )
 
-    def _memory_sink(self) -> MemorySink:
-        if self._name is None:
-            raise InvalidArgument("The memory sink needs .queryName(name): its view is called so.")
-        return MemorySink(self._name, self._mode == "complete")
 
-    def _file_sink(self, kind: str) -> FileSink:
-        path = self._options.pop("path", None)
-        if path is None:
-            raise InvalidArgument(f"The {kind} sink needs a path: .start(path).")
-        if self._mode != "append":
-            raise InvalidArgument(
-                f"The {kind} sink takes append mode only, not {self._mode}: a file cannot be "
-                "updated."
-            )
-        return FileSink(path, kind, self._options, self._partition_by)
+def _take(options: dict[str, str], name: str) -> str | None:
+    """Remove an option, however its name is written, and give its value."""
+    found = [key for key in options if key.lower() == name.lower()]
+    values = [options.pop(key) for key in found]
+    return values[-1] if values else None

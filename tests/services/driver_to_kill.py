@@ -1,0 +1,109 @@
+"""A driver that says on its output where it is, and dawdles there, to be killed by a test.
+
+    python driver_to_kill.py FOLDER SINK [GRACE_SECONDS]
+
+Reads FOLDER/in one file a batch, counts windows, delivers to FOLDER/out by SINK (parquet or
+function). Ends when all files are read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from holdfast import stateful
+from holdfast.engine.committer import Committer
+from holdfast.engine.versions import VersionLog
+from holdfast.spark.loop import VersionLoop
+
+SCHEMA = "id string, v long, ts timestamp"
+
+
+def announce(owner: type, name: str, phase: str, *, after: bool = False) -> None:
+    """Have a method say that a phase begins, and take its time; with `after` again at its end."""
+    method: Callable[..., Any] = getattr(owner, name)
+
+    def slowly(*args: Any, **kwargs: Any) -> Any:
+        dawdle(phase)
+        result = method(*args, **kwargs)
+        if after:
+            dawdle(phase)
+        return result
+
+    setattr(owner, name, slowly)
+
+
+def dawdle(phase: str) -> None:
+    print(f"phase {phase}", flush=True)
+    time.sleep(random.uniform(0, 0.15))
+
+
+def windows(frame: Any) -> Any:
+    """What the query computes; the test runs it natively, too."""
+    return (
+        frame.withWatermark("ts", "5 minutes")
+        .groupBy("id", F.window("ts", "5 minutes"))
+        .agg(F.sum("v").alias("total"), F.count("*").alias("n"))
+        .select("id", F.col("window.start").cast("string").alias("start"), "total", "n")
+    )
+
+
+def session(name: str) -> SparkSession:
+    builder = SparkSession.builder.master("local[2,4]").appName(name)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.log.level": "ERROR",
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def to_files(folder: Path) -> Callable[[DataFrame, int], None]:
+    """A function for foreachBatch that is idempotent: one file for each version, put in whole."""
+    folder.mkdir(exist_ok=True)
+
+    def write(rows: DataFrame, version: int) -> None:
+        text = "".join(json.dumps(row.asDict()) + "\n" for row in rows.collect())
+        aside = folder / f".{version}"
+        aside.write_text(text)
+        os.replace(aside, folder / f"{version}.json")
+
+    return write
+
+
+def main() -> None:
+    folder, sink = Path(sys.argv[1]), sys.argv[2]
+    announce(VersionLoop, "run", "read")
+    announce(VersionLoop, "_run_stage", "compute")
+    announce(Committer, "_pack", "write", after=True)
+    announce(VersionLog, "publish", "commit", after=True)
+    announce(VersionLoop, "deliver", "deliver", after=True)
+    spark = session("driver to kill")
+    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
+    frame = windows(stateful(source.parquet(str(folder / "in"))))
+    writer = frame.writeStream.outputMode("append").trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", str(folder / "cp"))
+    if sink == "parquet":
+        query = writer.format("parquet").start(str(folder / "out"))
+    else:
+        query = writer.foreachBatch(to_files(folder / "out")).start()
+    query.awaitTermination()
+    print(f"done {query.version}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

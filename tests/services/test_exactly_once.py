@@ -1,0 +1,172 @@
+"""A driver killed at any moment, again and again, delivers every row exactly once.
+
+A real driver process, its JVM and its workers get SIGKILL at moments drawn from the seed, in each
+phase of a version; the next one continues on the same checkpoint. What comes out is compared with
+Spark's own query over the same files, run without interruption.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from driver_to_kill import SCHEMA, windows
+from pyspark.sql import DataFrame, SparkSession
+from typer.testing import CliRunner
+
+import holdfast
+from holdfast.cli.app import app
+
+PHASES = ("read", "compute", "write", "commit", "deliver")
+Row = tuple[Any, ...]
+
+
+def _write_files(folder: Path, rnd: random.Random, count: int) -> None:
+    folder.mkdir(parents=True)
+    for number in range(count):
+        now = 1_700_000_000 + number * 200
+        size = rnd.randrange(5, 60)
+        table = pa.table(
+            {
+                "id": [rnd.choice("abcdefgh") for _ in range(size)],
+                "v": [rnd.randrange(100) for _ in range(size)],
+                "ts": pa.array(
+                    [(now + rnd.randrange(-400, 200)) * 1_000_000 for _ in range(size)],
+                    pa.timestamp("us", tz="UTC"),
+                ),
+            }
+        )
+        path = folder / f"{number:04d}.parquet"
+        pq.write_table(table, path)
+        os.utime(path, (number + 1000, number + 1000))
+
+
+def _expected(spark: SparkSession, folder: Path) -> Counter[Row]:
+    """What Spark's own query gives."""
+    rows: Counter[Row] = Counter()
+
+    def keep(batch: DataFrame, number: int) -> None:
+        rows.update(tuple(row) for row in batch.collect())
+
+    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
+    query = (
+        windows(source.parquet(str(folder / "in")))
+        .writeStream.foreachBatch(keep)
+        .option("checkpointLocation", str(folder / "native"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return rows
+
+
+def _delivered(spark: SparkSession, folder: Path, sink: str) -> Counter[Row]:
+    if sink == "parquet":
+        return Counter(tuple(row) for row in spark.read.parquet(str(folder / "out")).collect())
+    lines = [line for path in (folder / "out").glob("*.json") for line in path.open()]
+    return Counter(tuple(json.loads(line).values()) for line in lines)
+
+
+def _driver(folder: Path, sink: str) -> subprocess.Popen[str]:
+    script = Path(__file__).with_name("driver_to_kill.py")
+    log = (folder / "driver.log").open("a")
+    return subprocess.Popen(
+        [sys.executable, str(script), str(folder), sink],
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _lines(driver: subprocess.Popen[str]) -> Iterator[str]:
+    assert driver.stdout is not None
+    for line in driver.stdout:
+        yield line.strip()
+
+
+def _run_and_kill(folder: Path, sink: str, phase: str, rnd: random.Random) -> str:
+    """Start a driver and kill it in a phase of some version; what it was doing, or "done"."""
+    driver = _driver(folder, sink)
+    left = rnd.randrange(1, 5)
+    last = "start"
+    try:
+        for line in _lines(driver):
+            last = line
+            left -= line == f"phase {phase}"
+            if left == 0:
+                time.sleep(rnd.uniform(0, 0.12))
+                os.killpg(driver.pid, signal.SIGKILL)
+                break
+    finally:
+        if driver.poll() is None and left:
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    return last
+
+
+def _finish(folder: Path, sink: str) -> None:
+    driver = _driver(folder, sink)
+    lines = list(_lines(driver))
+    assert driver.wait() == 0, (folder / "driver.log").read_text()[-3000:]
+    assert lines[-1].startswith("done")
+
+
+def _kill_again_and_again(
+    spark: SparkSession, folder: Path, sink: str, phases: list[str], rnd: random.Random
+) -> None:
+    _write_files(folder / "in", rnd, count=4 * len(phases) + 8)
+    for number, phase in enumerate(phases):
+        doing = _run_and_kill(folder, sink, phase, rnd)
+        print(f"kill {number}: asked for {phase}, fell after {doing!r}")
+        assert not doing.startswith("done"), "the files ran out before the kills did"
+    _finish(folder, sink)
+    expected = _expected(spark, folder)
+    assert sum(expected.values()) > 20
+    assert _delivered(spark, folder, sink) == expected
+    with holdfast.open(folder / "cp" / "holdfast") as db:
+        assert db.version >= 4 * len(phases) + 8
+    result = CliRunner().invoke(app, ["verify", str(folder / "cp" / "holdfast")])
+    assert result.exit_code == 0, result.output
+
+
+def _phases(rnd: random.Random, rounds: int) -> list[str]:
+    phases = [PHASES[number % len(PHASES)] for number in range(rounds)]
+    rnd.shuffle(phases)
+    return phases
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(("sink", "first"), [("parquet", 0), ("function", 1)])
+def test_a_killed_driver_delivers_every_row_exactly_once(
+    spark: SparkSession, tmp_path: Path, sink: str, first: int
+) -> None:
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    rnd = random.Random(seed)
+    # Four kills for each sink; between them they hit every phase.
+    phases = [PHASES[(first * 4 + number) % len(PHASES)] for number in range(4)]
+    _kill_again_and_again(spark, tmp_path, sink, phases, rnd)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("sink", ["parquet", "function"])
+def test_fifty_kills_lose_and_repeat_nothing(
+    spark: SparkSession, tmp_path: Path, sink: str
+) -> None:
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    rnd = random.Random(seed)
+    _kill_again_and_again(spark, tmp_path, sink, _phases(rnd, 25), rnd)

@@ -1,0 +1,276 @@
+"""Managed state next to Spark's own: the same batches through each, in turn, in one run.
+
+    python benchmarks/stream.py [--small]
+
+Every contender is a running query that is fed one file at a time; the time of a batch is the
+`triggerExecution` Spark itself reports for it, its output delivered to noop. Medians of steady
+batches; the floor is the same aggregation without any state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from charts import bars
+from harness import RESULTS, Report
+from holdfast import stateful
+
+MILLION = 1_000_000
+PARTITIONS = 4
+SCHEMA = "user long, v long, ts timestamp"
+_PROVIDERS = {
+    "HDFS-backed": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "RocksDB": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+}
+HDFS, ROCKS, OURS, FLOOR = "Spark, HDFS-backed", "Spark, RocksDB", "Holdfast", "without state"
+Pipeline = Callable[[Any], Any]
+
+
+def totals(frame: Any) -> Any:
+    """A running total per user."""
+    return frame.groupBy("user").agg(F.sum("v").alias("total"), F.count("*").alias("n"))
+
+
+def sliding(frame: Any) -> Any:
+    """Ten minutes by one, with a watermark."""
+    marked = frame.withWatermark("ts", "1 minute")
+    return marked.groupBy("user", F.window("ts", "10 minutes", "1 minute")).agg(F.sum("v"))
+
+
+@dataclass
+class Contender:
+    """One running query with a folder of its own, fed a file at a time."""
+
+    name: str
+    spark: SparkSession
+    folder: Path
+    pipeline: Pipeline
+    query: Any = None
+    times: list[float] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Start the query, or start it again on its checkpoint."""
+        (self.folder / "in").mkdir(parents=True, exist_ok=True)
+        session = self.spark.newSession()
+        kind = self.name.removeprefix("Spark, ")
+        if kind in _PROVIDERS:
+            session.conf.set("spark.sql.streaming.stateStore.providerClass", _PROVIDERS[kind])
+        if kind == "RocksDB":
+            name = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+            session.conf.set(name, "true")
+        source = session.readStream.schema(SCHEMA).parquet(str(self.folder / "in"))
+        if self.name == FLOOR:
+            writer = source.writeStream.foreachBatch(self._without_state)
+        else:
+            frame = self.pipeline(stateful(source) if self.name == OURS else source)
+            writer = frame.writeStream.outputMode("update").format("noop")
+        checkpoint = str(self.folder / "checkpoint")
+        self.query = writer.option("checkpointLocation", checkpoint).start()
+
+    def _without_state(self, batch: DataFrame, number: int) -> None:
+        self.pipeline(batch).write.format("noop").mode("overwrite").save()
+
+    def feed(self, file: Path) -> float:
+        """Have the query take in one file, and return the seconds its batch took."""
+        known = self._batches()
+        os.link(file, self.folder / "in" / file.name)
+        self.query.processAllAvailable()
+        while self._batches() == known:
+            time.sleep(0.01)
+        spent = self._spark_query().recentProgress
+        data = [p for p in spent if p["numInputRows"] > 0]
+        seconds = float(data[-1]["durationMs"]["triggerExecution"]) / 1000
+        self.times.append(seconds)
+        return seconds
+
+    def _spark_query(self) -> Any:
+        return self.query._inner if self.name == OURS else self.query
+
+    def _batches(self) -> int:
+        return sum(p["numInputRows"] > 0 for p in self._spark_query().recentProgress)
+
+    def stop(self) -> None:
+        """End the query; its checkpoint stays."""
+        self.query.stop()
+
+    @property
+    def median(self) -> float:
+        """Seconds of a steady batch."""
+        return statistics.median(self.times)
+
+
+def write_file(path: Path, users: np.ndarray, rng: np.random.Generator, minute: int) -> Path:
+    """One batch: a row for each of `users`, event times within a minute."""
+    start = 1_700_000_000 + minute * 60
+    times = (start * MILLION + rng.integers(0, 60 * MILLION, len(users))).astype(np.int64)
+    table = pa.table(
+        {
+            "user": users,
+            "v": rng.integers(0, 100, len(users)),
+            "ts": pa.array(times).cast(pa.timestamp("us", tz="UTC")),
+        }
+    )
+    pq.write_table(table, path)
+    return path
+
+
+class Bench:
+    """Runs workloads, each with its own contenders, and reports their ratios."""
+
+    def __init__(self, spark: SparkSession, folder: Path, scale: int, report: Report) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._scale = scale
+        self._report = report
+        self._rng = np.random.default_rng(7)
+        self.charts: list[tuple[str, dict[str, float]]] = []
+
+    def workload(
+        self, title: str, names: list[str], pipeline: Pipeline, files: list[Path], warm: int
+    ) -> dict[str, Contender]:
+        """Feed every file to every contender in turn; the first `warm` do not count."""
+        place = self._folder / title.replace(" ", "-").replace(",", "")
+        found = {n: Contender(n, self._spark, place / n.replace(" ", "-"), pipeline) for n in names}
+        for contender in found.values():
+            contender.start()
+        for number, file in enumerate(files):
+            for contender in found.values():
+                contender.feed(file)
+                if number < warm:
+                    contender.times.clear()
+        for contender in found.values():
+            contender.stop()
+            self._report.add(f"{title}: {contender.name}", contender.median, "s")
+        self.charts.append((title, {n: c.median for n, c in found.items()}))
+        return found
+
+    def _files(self, stem: str, rows: int, users: int, count: int, preload: int = 0) -> list[Path]:
+        files = []
+        if preload:
+            everyone = self._rng.permutation(preload)
+            files.append(write_file(self._folder / f"{stem}-all.parquet", everyone, self._rng, 0))
+        for number in range(count):
+            drawn = self._rng.integers(0, users, rows)
+            path = self._folder / f"{stem}-{number}.parquet"
+            files.append(write_file(path, drawn, self._rng, number + 1))
+        return files
+
+    def many_users(self) -> None:
+        """The running total of many users, and the first batch after a restart of it."""
+        rows, users = MILLION // self._scale, 2 * MILLION // self._scale
+        files = self._files("many", rows, users, 9, preload=users)
+        title = f"{rows:,} rows of {users:,} users"
+        steady, last = files[:-1], files[-1]
+        found = self.workload(title, [HDFS, ROCKS, OURS, FLOOR], totals, steady, warm=3)
+        ours = found[OURS].median
+        add = self._report.add
+        add("faster than HDFS-backed", found[HDFS].median / ours, "times", at_least=2)
+        add("faster than RocksDB", found[ROCKS].median / ours, "times", at_least=4)
+        add("as long as without state", ours / found[FLOOR].median, "times", at_most=1.8)
+        first = {}
+        for name in (HDFS, OURS):
+            found[name].start()
+            first[name] = found[name].feed(last)
+            found[name].stop()
+            add(f"first batch after a restart: {name}", first[name], "s")
+        ratio = first[HDFS] / first[OURS]
+        add("faster in the first batch after a restart", ratio, "times", at_least=3)
+
+    def few_users(self) -> None:
+        """Many rows of few users: nearly all work is Spark's own."""
+        rows = MILLION // self._scale
+        files = self._files("few", rows, 1_000, 8)
+        title = f"{rows:,} rows of 1,000 users"
+        found = self.workload(title, [HDFS, OURS], totals, files, warm=3)
+        ratio = found[OURS].median / found[HDFS].median
+        self._report.add("as long as native, few users", ratio, "times", at_most=1.1)
+
+    def sliding_windows(self) -> None:
+        """Each row in ten windows, with a watermark that closes them."""
+        rows = 300_000 // self._scale
+        files = self._files("sliding", rows, 20_000, 9)
+        title = f"sliding windows, {rows:,} rows of 20,000 users"
+        found = self.workload(title, [HDFS, OURS], sliding, files, warm=3)
+        ratio = found[HDFS].median / found[OURS].median
+        self._report.add("faster in sliding windows", ratio, "times", at_least=2)
+
+    def small_batches(self) -> None:
+        """Batches that are mostly overhead, and the objects each writes."""
+        files = self._files("small", 1_000, 100_000, 24)
+        found = self.workload("1,000 rows", [HDFS, OURS], totals, files, warm=6)
+        ratio = found[OURS].median / found[HDFS].median
+        self._report.add("as long as native, small batches", ratio, "times", at_most=1.15)
+        root = found[OURS].folder / "checkpoint" / "holdfast"
+        written = [p for p in root.rglob("*") if p.is_file() and p.parent.name != "delivered"]
+        per_batch = (len(written) - 1) / len(files)
+        self._report.add("state objects a small batch", per_batch, "objects", at_most=2)
+
+
+def session() -> SparkSession:
+    """One session for all contenders."""
+    builder = SparkSession.builder.master("local[2]").appName("holdfast-bench")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": str(PARTITIONS),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.pollingDelay": "500ms",
+        "spark.sql.streaming.metricsEnabled": "false",
+        "spark.driver.memory": "4g",
+        "spark.log.level": "ERROR",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="a tenth of everything")
+    parser.add_argument("--only", help="one workload: many, few, sliding or small")
+    options = parser.parse_args()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    report = Report("Managed state: Holdfast and Spark's own in one run, medians of steady batches")
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
+    spark = session()
+    bench = Bench(spark, folder, 10 if options.small else 1, report)
+    workloads = {
+        "many": bench.many_users,
+        "few": bench.few_users,
+        "sliding": bench.sliding_windows,
+        "small": bench.small_batches,
+    }
+    try:
+        for name, run in workloads.items():
+            if options.only in (None, name):
+                run()
+    finally:
+        spark.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    if options.only is None:
+        stem = "stream-small" if options.small else "stream"
+        report.write(stem)
+        chart = bars("Seconds of a steady batch", bench.charts)
+        (RESULTS / f"{stem}.svg").write_text(chart)
+    sys.exit(0 if report.all_hold else 1)
+
+
+if __name__ == "__main__":
+    main()

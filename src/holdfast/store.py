@@ -242,7 +242,7 @@ class StateStoreProvider(ABC):
         hadoop_conf: Mapping[str, str] | None = None,
     ) -> StateStoreProvider:
         """A provider of the class `store_conf.provider_class` names, initialised."""
-        provider = _load_class(store_conf.provider_class)()
+        provider = load_provider_class(store_conf.provider_class)()
         provider.init(
             state_store_id,
             parse_schema(key_schema),
@@ -255,7 +255,8 @@ class StateStoreProvider(ABC):
         return provider
 
 
-def _load_class(dotted_name: str) -> type[StateStoreProvider]:
+def load_provider_class(dotted_name: str) -> type[StateStoreProvider]:
+    """The provider class of that name; refused when there is none, or when it is no provider."""
     module_name, _, class_name = dotted_name.rpartition(".")
     try:
         loaded = getattr(importlib.import_module(module_name), class_name)

@@ -20,7 +20,8 @@ from holdfast.spark.operators import (
     nullable,
     quoted,
 )
-from holdfast.streams.deduplicating import EXPIRES_AT, SEEN, DeduplicationTask
+from holdfast.streams.contract import EXPIRES_AT
+from holdfast.streams.deduplicating import SEEN, DeduplicationTask
 from holdfast.streams.task import Task
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import Schema, parse_schema

@@ -40,9 +40,10 @@ from holdfast.spark.pairing import (
     note_pair,
 )
 from holdfast.spark.sinks import Sink
+from holdfast.store import load_provider_class
 from holdfast.streams.outbox import Emitted, Outbox, OutboxReader, filed
 from holdfast.streams.reading import Output, read_output
-from holdfast.streams.task import StoreSpec, Task, TaskResult, merge_partition, run_task
+from holdfast.streams.task import StoreSpec, Task, TaskResult, run_task
 from holdfast.streams.watermark import Watermarks
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,11 @@ class _StageRun:
     @property
     def operator(self) -> Operator:
         return self.stage.operator
+
+    @property
+    def emits(self) -> bool:
+        """Whether its output comes from the tasks' outbox instead of from state."""
+        return self.operator.emits or self.store.is_foreign
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,7 @@ class VersionLoop:
 
     def open(self) -> None:
         """Open the state, or make it where there is none."""
+        load_provider_class(self._conf.provider_class)
         found = self.versions.newest_intact()
         check_pair(self._session, self.spec.checkpoint, self.root, found)
         partitions = self._partitions(found)
@@ -285,7 +292,7 @@ class VersionLoop:
     def _settings(
         self, run: _StageRun, marks: Watermarks, ansi: bool, is_last: bool
     ) -> TaskSettings:
-        hands_on = run.operator.emits or not is_last
+        hands_on = run.emits or not is_last
         outbox = Outbox(
             self.root, self.manifest.version + 1, run.store.partitions, run.store.options
         )
@@ -342,7 +349,7 @@ class VersionLoop:
     ) -> None:
         last = self._stages[-1]
         outbox: tuple[Emitted, ...] = ()
-        if last.operator.emits:
+        if last.emits:
             emitted = [result.emitted for result in results[len(self._stages) - 1]]
             outbox = filed(self.versions.storage, self.manifest.version + 1, emitted)
         before_ms = self._runtime.monotonic_ms()
@@ -370,7 +377,7 @@ class VersionLoop:
 
     def _output(self) -> DataFrame:
         run, marks = self._stages[-1], self.marks
-        if run.operator.emits:
+        if run.emits:
             parts = [Emitted.from_json(part) for part in self.manifest.outbox]
             return run.stage.output(self._rows(self._session, run, _reader(run, parts)))
         output = Output(
@@ -419,7 +426,7 @@ class VersionLoop:
             return
         store = self._stages[number].store
         task = self._session.sparkContext.parallelize([partition], 1)
-        merged = task.map(lambda p: merge_partition(store, p)).collect()[0]
+        merged = task.map(store.maintain).collect()[0]
         self._merges[number, partition] = merged
 
     def clean(self) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.statestore import EngineStateStore
+from holdfast.engine.writer import FOUND
+from holdfast.streams.contract import TaskStore
 from holdfast.streams.merging import Merge, merge_table
 from holdfast.streams.outbox import NOTHING, Emitted, Outbox
 from holdfast.streams.task import (
@@ -46,7 +47,7 @@ class AggregationTask:
     def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
         """Merge one partition of a batch into state and prepare the next version."""
         table = read_input(self.store, partition, schema, batches)
-        store = self.store.provider(partition).get_store(self.base_version)
+        store = self.store.open(partition, self.base_version)
         started = time.monotonic()
         table, late = self._without_late(table)
         if table.num_rows:
@@ -73,18 +74,18 @@ class AggregationTask:
             return table, None
         return split_late(table, self.store.key_schema.names[index], self.late)
 
-    def _emit(self, partition: int, store: EngineStateStore, changed: pa.Table) -> Emitted:
+    def _emit(self, partition: int, store: TaskStore, changed: pa.Table) -> Emitted:
         if self.outbox is None:
             return NOTHING
         return self.outbox.emit(partition, self._groups(store, changed))
 
-    def _groups(self, store: EngineStateStore, changed: pa.Table) -> Iterator[pa.Table]:
+    def _groups(self, store: TaskStore, changed: pa.Table) -> Iterator[pa.Table]:
         if self.mode == "complete":
             yield from store.tables()
         elif self.mode == "update":
             if changed.num_rows:
                 keys = changed.select(self.store.key_schema.names)
-                yield store.get_many(keys).drop_columns(["_found"])
+                yield store.get_many(keys).drop_columns([FOUND])
         elif self.evict is not None:
             yield from store.evicted_tables(self.late, self.evict)
 

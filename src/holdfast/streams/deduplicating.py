@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from holdfast.engine.rows import first_rows
 from holdfast.engine.segment import EXPIRES, HASH, index_numbers
-from holdfast.engine.statestore import EngineStateStore
 from holdfast.engine.writer import FOUND
+from holdfast.streams.contract import EXPIRES_AT, TaskStore
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.task import (
     StoreSpec,
@@ -23,7 +23,7 @@ from holdfast.streams.task import (
     split_late,
 )
 
-SEEN, EXPIRES_AT = "seen", "expires_at_us"
+SEEN = "seen"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class DeduplicationTask:
     def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
         """Put out one partition's new rows and prepare the next version."""
         table = read_input(self.store, partition, schema, batches)
-        store = self.store.provider(partition).get_store(self.base_version)
+        store = self.store.open(partition, self.base_version)
         started = time.monotonic()
         rows, late = table, None
         if self.time is not None:
@@ -70,7 +70,7 @@ class DeduplicationTask:
             removal_ms=millis_since(updated_at),
         )
 
-    def _new(self, store: EngineStateStore, rows: pa.Table) -> pa.Table:
+    def _new(self, store: TaskStore, rows: pa.Table) -> pa.Table:
         if rows.num_rows == 0:
             return rows
         names = self.store.key_schema.names
@@ -92,7 +92,7 @@ class DeduplicationTask:
             EXPIRES, pa.array(in_ms)
         )
 
-    def _forget(self, store: EngineStateStore) -> int:
+    def _forget(self, store: TaskStore) -> int:
         if self.evict is None:
             return 0
         if self.delay_ms is not None:

@@ -27,7 +27,7 @@ class Output:
 
 def read_output(output: Output, partition: int) -> Iterator[pa.Table]:
     """One partition of a version's output, as tables of key and partial columns."""
-    reader = output.store.provider(partition).get_read_store(output.version)
+    reader = output.store.engine(partition).get_read_store(output.version)
     if output.mode == "complete":
         yield from reader.tables()
     elif output.mode == "update":

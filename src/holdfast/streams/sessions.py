@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from holdfast.engine.columns import canonical
 from holdfast.engine.segment import HASH, index_numbers
-from holdfast.engine.statestore import EngineStateStore
 from holdfast.streams.aggregating import ROWS, row_count
+from holdfast.streams.contract import TaskStore
 from holdfast.streams.merging import Merge, merge_table
 from holdfast.streams.outbox import NOTHING, Emitted, Outbox
 from holdfast.streams.task import StoreSpec, TaskResult, finished, millis_since, read_input
@@ -46,7 +46,7 @@ class SessionTask:
     def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
         """Join one partition of a batch into state and prepare the next version."""
         table = read_input(self.store, partition, schema, batches)
-        store = self.store.provider(partition).get_store(self.base_version)
+        store = self.store.open(partition, self.base_version)
         started = time.monotonic()
         changed, gone = None, 0
         if table.num_rows:
@@ -64,7 +64,7 @@ class SessionTask:
             removal_ms=millis_since(updated_at),
         )
 
-    def _join(self, store: EngineStateStore, table: pa.Table) -> tuple[pa.Table, int]:
+    def _join(self, store: TaskStore, table: pa.Table) -> tuple[pa.Table, int]:
         """Put the joined sessions; they, and how many of state they took the place of."""
         names = self.store.key_schema.names
         group, start, end = names[:-2], names[-2], names[-1]
@@ -101,12 +101,12 @@ class SessionTask:
         columns[names[-1]] = pa.array(joined.ends).view(end_type)
         return pa.table({**columns, **{name: merged.column(name) for name in values}})
 
-    def _emit(self, partition: int, store: EngineStateStore, changed: pa.Table | None) -> Emitted:
+    def _emit(self, partition: int, store: TaskStore, changed: pa.Table | None) -> Emitted:
         if self.outbox is None:
             return NOTHING
         return self.outbox.emit(partition, self._sessions(store, changed))
 
-    def _sessions(self, store: EngineStateStore, changed: pa.Table | None) -> Iterator[pa.Table]:
+    def _sessions(self, store: TaskStore, changed: pa.Table | None) -> Iterator[pa.Table]:
         if self.mode == "complete":
             yield from store.tables()
         elif self.mode == "update":

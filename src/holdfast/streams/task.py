@@ -16,14 +16,15 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.commit import Prepared, Swap
 from holdfast.engine.hashing import partition_of
 from holdfast.engine.segment import HASH, index_numbers
-from holdfast.engine.statestore import EngineStateStore
 from holdfast.errors import IllegalState
 from holdfast.ids import StateStoreId
+from holdfast.store import StateStoreProvider
+from holdfast.streams.contract import ContractStore, TaskStore
 from holdfast.streams.outbox import NOTHING, Emitted
 from holdfast.types import Schema
 
 log = logging.getLogger(__name__)
-_providers: dict[tuple[str, StateStoreId], HDFSBackedStateStoreProvider] = {}
+_providers: dict[tuple[str, StateStoreId], StateStoreProvider] = {}
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,34 @@ class StoreSpec:
     run_id: str
     options: Mapping[str, str] = field(default_factory=dict)
 
-    def provider(self, partition: int) -> HDFSBackedStateStoreProvider:
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the state is with a provider of the user's own, known by its contract alone."""
+        return self.conf.provider_class != StateStoreConf.empty.provider_class
+
+    def open(self, partition: int, version: int) -> TaskStore:
+        """One partition at a version, for update."""
+        if not self.is_foreign:
+            return self.engine(partition).get_store(version)
+        store = self._provider(partition).get_store(version)
+        return ContractStore(store, self.key_index, self.prefix)
+
+    def engine(self, partition: int) -> HDFSBackedStateStoreProvider:
+        """The provider of one partition. Requires: it is Holdfast's own."""
+        provider = self._provider(partition)
+        assert isinstance(provider, HDFSBackedStateStoreProvider)
+        return provider
+
+    def maintain(self, partition: int) -> tuple[Swap, ...]:
+        """Merge what is due of one partition's newest version; the next commit swaps it in."""
+        provider = self._provider(partition)
+        if not isinstance(provider, HDFSBackedStateStoreProvider):
+            provider.do_maintenance()
+            return ()
+        provider.do_snapshot()
+        return provider.finished_merges
+
+    def _provider(self, partition: int) -> StateStoreProvider:
         """The provider of one partition, kept for the next batch in this process."""
         store_id = StateStoreId(self.root, self.operator, partition)
         known = _providers.get((self.run_id, store_id))
@@ -49,12 +77,16 @@ class StoreSpec:
             return known
         for run_id, other in [place for place in _providers if place[0] != self.run_id]:
             _providers.pop((run_id, other)).close()
-        provider = HDFSBackedStateStoreProvider(in_query=True)
-        provider.init(
-            store_id, self.key_schema, self.value_schema, self.key_index, self.prefix, self.conf,
-            self.options,
-        )  # fmt: skip
+        provider = self._new_provider(store_id)
         _providers[self.run_id, store_id] = provider
+        return provider
+
+    def _new_provider(self, store_id: StateStoreId) -> StateStoreProvider:
+        shape = (self.key_schema, self.value_schema, self.key_index, self.prefix)
+        if self.is_foreign:
+            return StateStoreProvider.create_and_init(store_id, *shape, self.conf, self.options)
+        provider = HDFSBackedStateStoreProvider(in_query=True)
+        provider.init(store_id, *shape, self.conf, self.options)
         return provider
 
 
@@ -108,7 +140,7 @@ def run_task(task: Task, partition: int, schema: bytes, batches: Iterable[bytes]
         raise
 
 
-def finished(store: EngineStateStore, emitted: Emitted = NOTHING, **counts: int) -> TaskResult:
+def finished(store: TaskStore, emitted: Emitted = NOTHING, **counts: int) -> TaskResult:
     """Prepare the next version of a store, and the result that says so."""
     started = time.monotonic()
     store.commit()
@@ -117,7 +149,7 @@ def finished(store: EngineStateStore, emitted: Emitted = NOTHING, **counts: int)
         prepared=store.prepared,
         commit_ms=millis_since(started),
         memory_bytes=metrics.memory_used_bytes,
-        state_bytes=metrics.json()["stateOnCurrentVersionSizeBytes"],
+        state_bytes=metrics.json().get("stateOnCurrentVersionSizeBytes", 0),
         emitted=emitted,
         **counts,
     )
@@ -126,13 +158,6 @@ def finished(store: EngineStateStore, emitted: Emitted = NOTHING, **counts: int)
 def millis_since(started: float) -> int:
     """Whole milliseconds since a time of the monotonic clock."""
     return int((time.monotonic() - started) * 1000)
-
-
-def merge_partition(store: StoreSpec, partition: int) -> tuple[Swap, ...]:
-    """Merge what is due of one partition's newest version; the next commit swaps it in."""
-    provider = store.provider(partition)
-    provider.do_snapshot()
-    return provider.finished_merges
 
 
 def read_input(

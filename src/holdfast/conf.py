@@ -146,6 +146,11 @@ SETTINGS: tuple[Setting, ...] = (
         "Segments in a chain at which a commit merges before it goes on.", at_least=2,
     ),
     Setting(
+        "state_location", HOLDFAST_PREFIX + "stateLocation", "text", "",
+        "Where a query keeps its state; empty for the folder `holdfast` of its checkpoint. Each "
+        "query needs its own: the writer option `stateLocation` overrides it.",
+    ),
+    Setting(
         "progress", HOLDFAST_PREFIX + "progress", "boolean", True,
         "Whether a query shows a live line on a terminal or in a notebook.",
     ),
@@ -176,6 +181,7 @@ class StateStoreConf:
     grace_period_ms: int = 600_000
     merge_fanout: int = 4
     max_segments: int = 24
+    state_location: str = ""
     progress: bool = True
     metrics_port: int = -1
     confs: Mapping[str, str] = field(default_factory=dict)

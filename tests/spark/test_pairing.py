@@ -61,6 +61,11 @@ def test_state_elsewhere_is_found_again_and_belongs_to_its_checkpoint(
         _run(spark, tmp_path, checkpoint="other", stateLocation=str(state))
     with pytest.raises(holdfast.IllegalState, match="there is none in"):
         _run(spark, tmp_path)
+    spark.conf.set("spark.holdfast.stateLocation", str(state))
+    try:
+        assert _run(spark, tmp_path).version == 3
+    finally:
+        spark.conf.unset("spark.holdfast.stateLocation")
     _run(spark, tmp_path, checkpoint="second")
     with pytest.raises(holdfast.IllegalState, match="is the state"):
         _run(spark, tmp_path, checkpoint="second", stateLocation=str(state))

@@ -113,7 +113,8 @@ class VersionLoop:
         self._conf = conf
         self._session: SparkSession = spec.source.sparkSession
         self._runtime = Runtime.system()
-        self.root = state_root(self._session, spec.checkpoint, spec.state_location)
+        wanted = spec.state_location or conf.state_location or None
+        self.root = state_root(self._session, spec.checkpoint, wanted)
         self.versions = VersionLog(open_storage(self.root), self._runtime)
         self._committer = Committer(self.versions, self._runtime, conf)
         self._run_id = str(uuid4())

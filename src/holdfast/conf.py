@@ -100,6 +100,8 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "text": _parse_text,
 }
 
+BESIDE_CHECKPOINT = "checkpoint"
+
 SETTINGS: tuple[Setting, ...] = (
     Setting(
         "min_deltas_for_snapshot", STATE_STORE_PREFIX + "minDeltasForSnapshot", "integer", 10,
@@ -146,9 +148,9 @@ SETTINGS: tuple[Setting, ...] = (
         "Segments in a chain at which a commit merges before it goes on.", at_least=2,
     ),
     Setting(
-        "state_location", HOLDFAST_PREFIX + "stateLocation", "text", "",
-        "Where a query keeps its state; empty for the folder `holdfast` of its checkpoint. Each "
-        "query needs its own: the writer option `stateLocation` overrides it.",
+        "state_location", HOLDFAST_PREFIX + "stateLocation", "text", BESIDE_CHECKPOINT,
+        "Where a query keeps its state; `checkpoint` is the folder `holdfast` of its checkpoint. "
+        "Each query needs a place of its own; the writer option `stateLocation` goes first.",
     ),
     Setting(
         "progress", HOLDFAST_PREFIX + "progress", "boolean", True,
@@ -181,7 +183,7 @@ class StateStoreConf:
     grace_period_ms: int = 600_000
     merge_fanout: int = 4
     max_segments: int = 24
-    state_location: str = ""
+    state_location: str = BESIDE_CHECKPOINT
     progress: bool = True
     metrics_port: int = -1
     confs: Mapping[str, str] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.backends.locations import open_storage
-from holdfast.conf import StateStoreConf
+from holdfast.conf import BESIDE_CHECKPOINT, StateStoreConf
 from holdfast.engine.chain import StoreShape
 from holdfast.engine.commit import Prepared, Swap
 from holdfast.engine.committer import Committer
@@ -113,7 +113,9 @@ class VersionLoop:
         self._conf = conf
         self._session: SparkSession = spec.source.sparkSession
         self._runtime = Runtime.system()
-        wanted = spec.state_location or conf.state_location or None
+        wanted = spec.state_location
+        if wanted is None and conf.state_location != BESIDE_CHECKPOINT:
+            wanted = conf.state_location
         self.root = state_root(self._session, spec.checkpoint, wanted)
         self.versions = VersionLog(open_storage(self.root), self._runtime)
         self._committer = Committer(self.versions, self._runtime, conf)

@@ -127,6 +127,19 @@ def test_the_watermark_is_a_time_or_none(tmp_path: Path) -> None:
     assert state.at(2).watermark is None
 
 
+def test_a_version_before_the_store_was_added_says_so(tmp_path: Path) -> None:
+    sample_roots.query(tmp_path)
+    log = VersionLog(open_storage(tmp_path), Runtime.system())
+    manifest = log.load(1)
+    log.storage.delete("versions/1")
+    first = replace(manifest, operators={0: manifest.operators[0]})
+    log.storage.create_if_absent("versions/1", encode(first))
+    state = holdfast.read(tmp_path, store="left")
+    assert state.version == 2
+    with pytest.raises(VersionNotFound, match=r"no store 'left' in operator 1: it was added later"):
+        state.at(1)
+
+
 # -- other tools ---------------------------------------------------------------------------------
 
 
@@ -242,6 +255,18 @@ def test_damage_is_not_taken_for_a_version_that_was_retired(tmp_path: Path) -> N
     sample_roots.flip_byte(delta, at=delta.stat().st_size - 5)
     with pytest.raises(Corruption):
         state.scan()
+
+
+def test_a_damaged_newest_version_is_named_and_the_one_before_it_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sample_roots.shop(tmp_path)
+    sample_roots.flip_byte(tmp_path / "versions" / "4", at=80)
+    state = holdfast.read(tmp_path)
+    assert (state.version, state.get("Jade")) == (3, (800,))
+    assert "Version 4" in caplog.text
+    with pytest.raises(Corruption):
+        state.at(4)
 
 
 WRITER = """

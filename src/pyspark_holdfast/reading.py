@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.errors import VersionNotFound
 from holdfast.inspection import InspectedStore, Root, choose_store, open_root
 from holdfast.store import Row
-from pyspark_holdfast.filters import KeyFilters
 from pyspark_holdfast.options import Options
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+    from pyspark_holdfast.filters import KeyFilters
 
 _ROWS_PER_BATCH = 64 * 1024
 
@@ -43,22 +48,25 @@ class StateReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._filters = KeyFilters()
+        self._filters: KeyFilters | None = None
 
     def partitions(self) -> list[InputPartition]:
         root, store = self._opened()
         version = root.resolve(self._options.version)
-        wanted = self._filters.wanted_keys(store, version)
-        found: list[InputPartition] = []
-        for index in _indexes(root, store, version):
-            keys = None if wanted is None else tuple(wanted.get(index, ()))
-            if keys != () and self._filters.may_have(index):
-                found.append(
-                    StatePartition(
-                        root.location, store.operator, store.name, index, (version,), keys
-                    )
-                )
-        return found
+        indexes = [entry.index for entry in store.entries(version)]
+        keys = None
+        if self._filters is not None:
+            indexes = [index for index in indexes if self._filters.may_have(index)]
+            keys = self._filters.wanted_keys(store, version)
+        if keys is not None:
+            indexes = [index for index in indexes if index in keys]
+        return [
+            StatePartition(
+                root.location, store.operator, store.name, index, (version,),
+                None if keys is None else tuple(keys[index]),
+            )
+            for index in indexes
+        ]  # fmt: skip
 
     def _opened(self) -> tuple[Root, InspectedStore]:
         options = self._options
@@ -75,10 +83,13 @@ class StateReader(DataSourceReader):
             if partition.keys is not None:
                 tables = iter([store.find(partition.keys, version)])
             else:
-                tables = store.tables(version, where=self._filters.expression(store.key_schema))
+                tables = store.tables(version, where=self._expression(store))
             for table in tables:
                 for batch in table.to_batches(max_chunksize=_ROWS_PER_BATCH):
                     yield _shaped(target, batch, partition.partition)
+
+    def _expression(self, store: InspectedStore) -> pc.Expression | None:
+        return None if self._filters is None else self._filters.expression(store.key_schema)
 
 
 class FilteredStateReader(StateReader):
@@ -90,6 +101,8 @@ class FilteredStateReader(StateReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        from pyspark_holdfast.filters import KeyFilters  # PySpark 4.0 has no filters
+
         self._filters = KeyFilters.of(filters, self._opened()[1].key_schema)
         return filters
 

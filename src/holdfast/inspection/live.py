@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,7 +13,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from holdfast.engine.manifest import Manifest
-from holdfast.errors import VersionNotFound
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.inspection.finding import open_root
 from holdfast.inspection.model import StoreInfo
@@ -21,6 +21,7 @@ from holdfast.inspection.store import At, InspectedStore
 from holdfast.store import Row
 from holdfast.types import ArrayType, Schema
 
+log = logging.getLogger(__name__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -200,11 +201,12 @@ class LiveState:
 def _opened(store: InspectedStore, at: At = None) -> _View:
     root = store.root
     manifest = root.newest_readable() if at is None else root.manifest(root.resolve(at))
-    if store.name not in manifest.operators.get(store.operator, {}):
-        raise VersionNotFound(
-            f"Version {manifest.version} of {root.location} has no store {store.name!r} in "
-            f"operator {store.operator}: it was added later."
-        )
+    if at is None and manifest.version != root.versions[-1]:
+        log.warning(
+            "Version %d of %s is damaged; reading version %d. Run `holdfast verify`.",
+            root.versions[-1], root.location, manifest.version,
+        )  # fmt: skip
+    store.entries(manifest.version)
     return _View(store, manifest)
 
 

@@ -191,12 +191,13 @@ class InspectedStore:
             manifest = self.root.manifest(version)
             readers = {
                 entry.index: self.root.reader(manifest, self.operator, self.name, entry)
-                for entry in self._entries(version)
+                for entry in self.entries(version)
             }
             opened = self._open = (version, readers)
         return opened[1]
 
-    def _entries(self, version: int) -> list[PartitionEntry]:
+    def entries(self, version: int) -> list[PartitionEntry]:
+        """The partitions at a version. Raises VersionNotFound where the store was added later."""
         entry = self.root.manifest(version).operators.get(self.operator, {}).get(self.name)
         if entry is None:
             raise VersionNotFound(

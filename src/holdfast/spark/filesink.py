@@ -53,7 +53,9 @@ class FileSink(Sink):
     def _put(self, frame: DataFrame, version: int) -> list[str]:
         """Bring a version's files into place; the folders below the path that got some."""
         session = frame.sparkSession
-        plan = self._plan(session, version) or self._written(frame, version)
+        plan = self._plan(session, version)
+        if plan is None:
+            plan = self._written(frame, version)
         for source, target in plan.items():
             hadoop.rename_if_absent(session, f"{self._aside}/{source}", f"{self._path}/{target}")
         self._tidy(session, version, plan)

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from holdfast.errors import InvalidArgument
 from holdfast.spark import jvm
+from holdfast.spark.aggregation import SessionAggregation
 from holdfast.spark.filesink import FileSink, TableSink
 from holdfast.spark.foreach import ForeachSink
 from holdfast.spark.loop import QuerySpec
@@ -192,7 +193,7 @@ class StatefulStreamWriter:
     ) -> StatefulQuery:
         session, schema = self._native.sparkSession, self._native.schema
         check_sink(session, kind, self._mode, self._name, schema, self._partition_by)
-        jvm.check_supported(self._native, self._mode)
+        self._check_supported()
         rest = dict(self._options)
         location, port = _take(rest, "stateLocation"), _take(rest, "metrics.port")
         given = _take(rest, "checkpointLocation")
@@ -214,6 +215,14 @@ class StatefulStreamWriter:
         query = StatefulQuery(spec, sink)
         query.start()
         return query
+
+    def _check_supported(self) -> None:
+        """Spark's rules for operators and modes, but for sessions in update mode: it has none."""
+        sessions = [s.operator for s in self._stages if isinstance(s.operator, SessionAggregation)]
+        mode = self._mode
+        if mode == "update" and sessions:
+            mode = "append" if all(s.key_index is not None for s in sessions) else "complete"
+        jvm.check_supported(self._native, mode)
 
     def _native_writer(self) -> DataStreamWriter:
         writer = self._native.writeStream.outputMode(self._mode).options(**self._options)

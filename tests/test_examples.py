@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # The others have a test of their own below.
-EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - {ROOT / "examples/continuous_profit.py"})
+OWN = {"continuous_profit", "weekly_spending", "checkpointing"}
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem not in OWN)
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
 def run(example: Path, cwd: Path, *arguments: object) -> str:
@@ -21,7 +24,7 @@ def run(example: Path, cwd: Path, *arguments: object) -> str:
         env={**os.environ, "PYTHONUTF8": "1", "NO_COLOR": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     # Spark greets on stderr; an example without it says nothing there.
@@ -44,6 +47,55 @@ def test_continuous_profit_is_that_of_the_worked_example(tmp_path: Path) -> None
     ]
     assert profits == [["10"], ["28"], ["28", "-5"], ["33", "-5"]]
     assert "10:10 to 10:15: 28" in shown
+
+
+def test_weekly_spending_shows_what_closes_and_what_stays(tmp_path: Path) -> None:
+    shown = run(ROOT / "examples" / "weekly_spending.py", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert shown.splitlines() == [
+        "Sankar spends 200 on 20-04-2020",
+        "  state:  16-04..23-04 Sankar 200",
+        "Jade spends 800 on 18-04-2020",
+        "  state:  16-04..23-04 Jade 800, 16-04..23-04 Sankar 200",
+        "Sankar spends 300 on 25-04-2020",
+        "  closed: 16-04..23-04 Jade 800",
+        "  closed: 16-04..23-04 Sankar 200",
+        "  state:  23-04..30-04 Sankar 300",
+        "Kun spends 100 on 28-04-2020",
+        "  state:  23-04..30-04 Kun 100, 23-04..30-04 Sankar 300",
+    ]
+
+
+def test_checkpointing_prints_its_rows(tmp_path: Path) -> None:
+    shown = run(ROOT / "examples" / "checkpointing.py", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert "Batch: 1" in shown
+    assert "|           timestamp|value|" in shown
+
+
+def code_cells(notebook: Path) -> list[str]:
+    content = json.loads(notebook.read_text())
+    cells = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    return ["".join(cell["source"]) for cell in cells]
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs_cell_by_cell(notebook: Path, tmp_path: Path) -> None:
+    # In a process of its own, as it stops the session it starts.
+    script = tmp_path / "notebook.py"
+    cells = code_cells(notebook)
+    lines = [f"exec(compile({cell!r}, 'cell {n}', 'exec'))" for n, cell in enumerate(cells)]
+    names = ("tumbling", "sliding", "by_id", "before", "after")
+    lines += ["import json, sys", f"print(json.dumps([globals()[name] for name in {names!r}]))"]
+    script.write_text("import pyspark\n" + "\n".join(lines))
+    (shown,) = run(script, tmp_path).splitlines()[-1:]
+    tumbling, sliding, by_id, before, after = json.loads(shown)
+    assert tumbling == [28, 7, -5, 35]
+    assert sliding == [28, 35, 2, 30, 35]
+    assert by_id == [10, 18, -8, 15, -5, 5, 30]
+    assert before == [["10:10", 10], ["10:15", 7], ["10:20", -5]]
+    assert after == [["10:10", 28], ["10:15", 7], ["10:20", -5]]
 
 
 def test_demo_survives_the_crash_and_fits_a_terminal(tmp_path: Path) -> None:

@@ -124,12 +124,12 @@ def test_files_get_every_row_once_by_partition(
 
 
 def failing_rename(monkeypatch: pytest.MonkeyPatch, crash_at: int) -> None:
-    """The n-th rename of a file into place fails from now on, once."""
+    """The n-th rename of a sink's file into place fails from now on, once."""
     renames = itertools.count(1)
     rename = hadoop.rename_if_absent
 
     def failing(session: SparkSession, start: str, target: str) -> bool:
-        if next(renames) == crash_at:
+        if "/out/" in target and next(renames) == crash_at:
             raise OSError("the disk went away")
         return rename(session, start, target)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from holdfast import stateful
 
@@ -48,9 +48,14 @@ def write_batches(folder: Path, seed: int, batches: int = 5, spread_s: int = 900
                 ),
             }
         )  # fmt: skip
-        path = folder / f"{number:03d}.parquet"
-        pq.write_table(table, path)
-        os.utime(path, (number + 1000, number + 1000))
+        write_batch(folder, number, table)
+
+
+def write_batch(folder: Path, number: int, table: pa.Table) -> None:
+    """One file of a stream; Spark takes them in the order of their numbers."""
+    path = folder / f"{number:03d}.parquet"
+    pq.write_table(table, path)
+    os.utime(path, (number + 1000, number + 1000))
 
 
 def run(
@@ -63,12 +68,26 @@ def run(
     native: bool,
 ) -> list[list[tuple[Any, ...]]]:
     """The output of every batch that had one, each as sorted rows."""
-    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1").parquet(str(folder))
-    outputs: dict[int, list[tuple[Any, ...]]] = {}
+    outputs = collect(spark, folder, checkpoint, pipeline, mode, native=native)
+    return [sorted((tuple(map(normal, row)) for row in rows), key=repr) for rows in outputs]
+
+
+def collect(
+    spark: SparkSession,
+    folder: Path,
+    checkpoint: Path,
+    pipeline: Callable[[Any], Any],
+    mode: str,
+    *,
+    native: bool,
+    schema: str = SCHEMA,
+) -> list[list[Row]]:
+    """The output of every batch that had one, from one start of the query to its end."""
+    source = spark.readStream.schema(schema).option("maxFilesPerTrigger", "1").parquet(str(folder))
+    outputs: dict[int, list[Row]] = {}
 
     def keep(batch: DataFrame, number: int) -> None:
-        rows = sorted((tuple(map(normal, row)) for row in batch.collect()), key=repr)
-        if rows:
+        if rows := batch.collect():
             outputs[number] = rows
 
     frame = pipeline(source if native else stateful(source))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,13 @@ from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
 
 from holdfast.errors import InvalidArgument
 
+_ROWS_PER_ARROW_BATCH = 1_000_000
+# Older Sparks have another word for it.
+_IN_UTC: dict[str, Any] = (
+    {"timezone": "UTC"}
+    if "timezone" in signature(to_arrow_schema).parameters
+    else {"timestamp_utc": True}
+)
 _CATALYST = "org.apache.spark.sql.catalyst"
 _REQUIRED = (
     "org.apache.spark.sql.classic.Dataset",
@@ -55,10 +63,20 @@ def _jvm(session: SparkSession) -> Any:
 
 
 def own_session(session: SparkSession, partitions: int) -> SparkSession:
-    """A session of ours: its settings reach neither the user's plan nor the sink."""
+    """A session of ours: its settings reach neither the user's plan nor the sink.
+
+    What the user's session says about Arrow must not change what the bytes of `arrow_rdd` mean.
+    """
     java_session = session._jsparkSession.cloneSession()
-    java_session.conf().set("spark.sql.adaptive.enabled", "false")
-    java_session.conf().set("spark.sql.shuffle.partitions", str(partitions))
+    settings = {
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(_ROWS_PER_ARROW_BATCH),
+        "spark.sql.execution.arrow.useLargeVarTypes": "false",
+        "spark.sql.execution.pandas.structHandlingMode": "legacy",
+    }
+    for name, value in settings.items():
+        java_session.conf().set(name, value)
     return SparkSession(session.sparkContext, java_session)
 
 
@@ -72,22 +90,19 @@ def _frame(session: SparkSession, plan: Any) -> DataFrame:
     return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)
 
 
-def arrow_rdd(frame: DataFrame, rows_per_batch: int) -> tuple[RDD[bytes], bytes]:
-    """The frame's partitions as Arrow record batches in bytes, and their schema in bytes.
-
-    All four arguments are given: what the session says about time zones and large types must not
-    change what the bytes mean.
+def arrow_rdd(frame: DataFrame) -> tuple[RDD[bytes], bytes]:
+    """The partitions of a frame of our own session as Arrow record batches in bytes, and their
+    schema in bytes.
     """
-    java_rdd = frame._jdf.toArrowBatchRdd(rows_per_batch, "UTC", True, False)
-    schema = to_arrow_schema(frame.schema, timezone="UTC", prefers_large_types=False)
+    java_rdd = frame._jdf.toArrowBatchRdd()
     context = frame.sparkSession.sparkContext
     rdd: RDD[bytes] = RDD(java_rdd.toJavaRDD(), context, NoOpSerializer())
-    return rdd, schema.serialize().to_pybytes()
+    return rdd, arrow_schema(frame).serialize().to_pybytes()
 
 
 def arrow_schema(frame: DataFrame) -> pa.Schema:
     """The Arrow schema `arrow_rdd` gives."""
-    return to_arrow_schema(frame.schema, timezone="UTC", prefers_large_types=False)
+    return to_arrow_schema(frame.schema, prefers_large_types=False, **_IN_UTC)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,6 @@ from holdfast.streams.task import StoreSpec, Task, TaskResult, run_task
 from holdfast.streams.watermark import Watermarks
 
 log = logging.getLogger(__name__)
-_ROWS_PER_BATCH = 1_000_000
 _DEFAULT_SHUFFLE_PARTITIONS = "200"
 
 
@@ -313,7 +312,7 @@ class VersionLoop:
             numbers = self._session.sparkContext.parallelize(range(count), count)
             return numbers.map(lambda p: run_task(task, p, schema, ())).collect(), 0
         prepared = run.operator.batch_frame(frame, count, marks)
-        rdd, schema = jvm.arrow_rdd(prepared, _ROWS_PER_BATCH)
+        rdd, schema = jvm.arrow_rdd(prepared)
         results = rdd.mapPartitionsWithIndex(
             lambda p, raw: [run_task(task, p, schema, raw)]
         ).collect()

@@ -13,8 +13,8 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
-.PHONY: help install java demo test test-services soak lint format bench bench-store bench-stream \
-        docs docs-generated dist constraints clean
+.PHONY: help install java demo test test-services test-spark soak recordings lint format \
+        bench bench-store bench-stream docs docs-generated dist constraints clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' Makefile
@@ -38,6 +38,13 @@ test: install ## Run the tests that need no server
 
 test-services: install ## Run the tests against real servers
 	$(PYTEST) -m services $(ARGS)
+
+test-spark: java ## Run use cases and ten differential cases on another PySpark: VERSION=4.0.0
+	@test -n "$(VERSION)" || { echo "Say which PySpark: make test-spark VERSION=4.0.0" >&2; exit 1; }
+	sh dev/test_spark "$(PYTHON)" "$(VERSION)"
+
+recordings: install ## Record what Spark's own streaming gives, for the tests that replay it
+	$(PY) tests/spark/record_native.py $(ARGS)
 
 soak: install ## Run the long tests (minutes to hours)
 	@$(PYTEST) -m soak --timeout=0 $(ARGS); code=$$?; \
@@ -75,6 +82,6 @@ constraints: ## Pin the newest versions in constraints.txt (a fresh environment 
 	sh dev/pin_constraints "$(PYTHON)"
 
 clean: ## Remove what the other targets made, .venv included
-	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	rm -rf $(VENV) .venv-spark-* build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 	       .import_linter_cache spark-warehouse metastore_db
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

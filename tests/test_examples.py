@@ -38,6 +38,7 @@ def test_example_runs_and_leaves_nothing_behind(example: Path, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.any_spark
 def test_continuous_profit_is_that_of_the_worked_example(tmp_path: Path) -> None:
     shown = run(ROOT / "examples" / "continuous_profit.py", tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -14,8 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 CORE = {"numpy", "pyarrow", "fsspec", "xxhash", "typer", "rich"}
 TARGETS = {
-    "help", "install", "demo", "test", "test-services", "soak", "lint", "bench", "bench-store",
-    "docs", "dist", "clean",
+    "help", "install", "demo", "test", "test-services", "test-spark", "soak", "lint", "bench",
+    "bench-store", "docs", "dist", "clean",
 }  # fmt: skip
 
 

@@ -1,0 +1,61 @@
+"""What Spark's own streaming gave on a case, kept in a file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from differential import Case, tables
+from outcomes import Outcome
+
+RECORDED = Path(__file__).parent / "recorded"
+SCRIPT = "tests/spark/record_native.py"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A case, and what the Spark of one version gave on it."""
+
+    case: Case
+    spark: str
+    outcome: Outcome
+
+    def save(self, path: Path) -> None:
+        """Write the file, one start a line."""
+        head = {"script": SCRIPT, "spark": self.spark, "input": input_digest(self.case)}
+        lines = ["{", *(f"{_text(k)}: {_text(v)}," for k, v in head.items())]
+        lines += [f'"case": {_text(self.case.json())},', '"starts": [']
+        lines += [",\n".join(map(_text, self.outcome)), "]}"]
+        path.write_text("\n".join(lines) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Recording:
+        """Read a file; refused when the case's input is no longer the one it was made from."""
+        body = json.loads(path.read_text())
+        case = Case.from_json(body["case"])
+        assert body["input"] == input_digest(case), (
+            f"{path.name} was made from other rows than the case gives now: run {SCRIPT} again."
+        )
+        return cls(case, body["spark"], body["starts"])
+
+
+def _text(body: Any) -> str:
+    return json.dumps(body, ensure_ascii=False)
+
+
+def input_digest(case: Case) -> str:
+    """A digest of a case's rows, by value."""
+    digest = hashlib.sha256()
+    for table in tables(case):
+        digest.update(str(table.schema).encode())
+        digest.update(repr(_rows(table)).encode())
+    return digest.hexdigest()[:16]
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows

@@ -30,8 +30,8 @@ $(STAMP): pyproject.toml constraints.txt dev/requirements.in
 java:
 	@sh dev/ensure_java
 
-demo: install ## Show the store at work: commit, crash, reload, read an old version
-	$(PY) examples/store_demo.py
+demo: install ## Show store and streams at work: commit, crash, recover, read an old version
+	$(PY) examples/demo.py
 
 test: install ## Run the tests that need no server
 	$(PYTEST) -m "not services and not soak" $(ARGS)

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # The others have a test of their own below.
-OWN = {"continuous_profit", "weekly_spending", "checkpointing"}
+OWN = {"continuous_profit", "weekly_spending", "checkpointing", "demo"}
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem not in OWN)
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
@@ -108,6 +108,19 @@ def test_demo_survives_the_crash_and_fits_a_terminal(tmp_path: Path) -> None:
     assert (tmp_path / "totals" / "versions" / "3").exists()
 
 
+def test_demo_recovers_both_streams_and_looks_back(tmp_path: Path) -> None:
+    shown = run(ROOT / "examples" / "demo.py", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    before, _, after = shown.partition("killed by SIGKILL: version 3 is committed")
+    assert "profit  version 2: 10:10 +28" in before
+    assert "profit  version 3: 10:10 +28, 10:20 -5" in after
+    assert "profit  version 4: 10:10 +33, 10:20 -5" in after
+    assert ", 0 missing, 0 repeated" in after
+    assert "→ version 1: 10:10 +10" in after
+    assert "closed: 16-04..23-04 Jade 800" in after
+
+
 def test_make_demo_runs_an_example() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    assert "examples/store_demo.py" in makefile.partition("\ndemo:")[2].partition("\n\n")[0]
+    assert "examples/demo.py" in makefile.partition("\ndemo:")[2].partition("\n\n")[0]

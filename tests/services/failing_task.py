@@ -1,18 +1,14 @@
-"""A driver whose tasks misbehave: they fail, have a slower twin, or wake up too late.
+"""A driver with a task that fails once its work is done, and is run again.
 
-    python unruly_tasks.py FOLDER fail|twin|zombie
+    python failing_task.py FOLDER
 
 Reads FOLDER/in one file a batch, keeps totals in FOLDER/cp, and leaves in FOLDER/attempts what
-each attempt did. With `zombie` one worker stops itself in the middle of a task; the driver wakes
-it once the version it worked on has been committed by its twin.
+each attempt did.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +21,6 @@ from pyspark.sql import functions as F
 from holdfast import stateful
 from holdfast.spark.aggregation import Aggregation
 from holdfast.spark.operators import TaskSettings
-from holdfast.spark.query import StatefulQuery
 from holdfast.streams.task import StoreSpec, Task, TaskResult
 
 VERSION, PARTITION = 2, 1
@@ -33,11 +28,10 @@ VERSION, PARTITION = 2, 1
 
 
 @dataclass(frozen=True)
-class UnrulyTask:
-    """A task that does its work and then misbehaves, once, before it can report."""
+class FailingTask:
+    """A task that does its work and then fails, once, before it can report."""
 
     task: Task
-    how: str
     notes: str
 
     @property
@@ -57,25 +51,15 @@ class UnrulyTask:
         self._note(f"{context.attemptNumber()}-began")
         result = self.task.run(partition, schema, list(batches))
         if first:
-            self._misbehave()
+            raise RuntimeError("failed after its work was done")
         self._note(f"{context.attemptNumber()}-ended")
         return result
-
-    def _misbehave(self) -> None:
-        if self.how == "fail":
-            raise RuntimeError("failed after its work was done")
-        if self.how == "twin":
-            time.sleep(20)
-        else:
-            Path(self.notes, "stopped").write_text(str(os.getpid()))
-            os.kill(os.getpid(), signal.SIGSTOP)
 
     def _note(self, what: str) -> None:
         Path(self.notes, what).touch()
 
 
-def session(how: str) -> SparkSession:
-    master = "local[2,4]" if how == "fail" else "local-cluster[2,1,1024]"
+def session() -> SparkSession:
     settings = {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
@@ -83,42 +67,25 @@ def session(how: str) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.log.level": "ERROR",
-        "spark.speculation": str(how != "fail").lower(),
-        "spark.speculation.interval": "200ms",
-        "spark.speculation.quantile": "0.3",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.minTaskRuntime": "1s",
-        "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }
-    builder = SparkSession.builder.master(master).appName("unruly tasks")
+    builder = SparkSession.builder.master("local[2,4]").appName("failing task")
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
-def wake_the_zombie(notes: Path, query: StatefulQuery) -> None:
-    """Let the stopped worker go on once its version is there, and wait until it has ended."""
-    while query.version < VERSION or not (notes / "stopped").exists():
-        time.sleep(0.1)
-    pid = int((notes / "stopped").read_text())
-    os.kill(pid, signal.SIGCONT)
-    deadline = time.monotonic() + 30
-    while not (notes / "0-ended").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-
-
 def main() -> None:
-    folder, how = Path(sys.argv[1]), sys.argv[2]
+    folder = Path(sys.argv[1])
     notes = folder / "attempts"
     notes.mkdir()
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     plain = Aggregation.task
 
-    def unruly(self: Aggregation, settings: TaskSettings) -> Any:
-        return UnrulyTask(plain(self, settings), how, str(notes))
+    def failing(self: Aggregation, settings: TaskSettings) -> Any:
+        return FailingTask(plain(self, settings), str(notes))
 
-    Aggregation.task = unruly  # type: ignore[method-assign]
-    spark = session(how)
+    Aggregation.task = failing  # type: ignore[method-assign]
+    spark = session()
     source = spark.readStream.schema("user long, v long").option("maxFilesPerTrigger", "1")
     query = (
         stateful(source.parquet(str(folder / "in")))
@@ -129,9 +96,6 @@ def main() -> None:
         .option("checkpointLocation", str(folder / "cp"))
         .start()
     )
-    assert isinstance(query, StatefulQuery)
-    if how == "zombie":
-        wake_the_zombie(notes, query)
     query.processAllAvailable()
     query.stop()
     print(f"done {query.version}", flush=True)

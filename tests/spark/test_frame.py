@@ -1,0 +1,179 @@
+"""The wrapper: what it passes on to Spark, what it refuses, and the types that come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from native import SCHEMA, run, write_batches
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import holdfast
+from holdfast import stateful
+
+pytestmark = pytest.mark.spark
+Pipeline = Callable[[Any], Any]
+
+
+def _source(spark: SparkSession, folder: Path) -> DataFrame:
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1").parquet(str(folder))
+
+
+def _names(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([("a", "Ann"), ("b", "Bob")], "id string, name string")
+
+
+def _chosen(frame: Any) -> Any:
+    """Functions that pick a row, over columns that make the pick certain."""
+    stamped = frame.withColumn("at", F.unix_micros("ts") * 1000 + F.coalesce("v", F.lit(99)))
+    return stamped.groupBy("id").agg(
+        F.max_by("v", "at").alias("newest"),
+        F.min_by(F.struct("v", "id"), "at").alias("oldest"),
+        F.bit_and("v").alias("ba"),
+        F.bit_or("v").alias("bo"),
+        F.first(F.lit(7)).alias("f"),
+        F.last(F.col("id"), ignorenulls=True).alias("l"),
+        F.stddev_pop("x").alias("sp"),
+        F.variance("v").alias("vs"),
+    )
+
+
+CASES: dict[str, tuple[Callable[[SparkSession, Any], Any], str]] = {
+    "rows of functions that pick": (lambda _, f: _chosen(f), "update"),
+    "a static table joined before": (
+        lambda spark, f: f.join(_names(spark), "id").groupBy("name").count(), "update",
+    ),
+    "a static table joined after": (
+        lambda spark, f: f.groupBy("id").count().join(_names(spark), "id", "left"), "update",
+    ),
+    "everything between": (
+        lambda _, f: f.selectExpr("id", "v * 2 AS twice", "ts").alias("t")
+        .withColumns({"k": F.lower("id"), "n": F.lit(1)}).withColumnRenamed("twice", "w")
+        .where("w <> 4").transform(lambda g: g.drop("n"))
+        .groupby(["k"]).sum("w").withColumnRenamed("sum(w)", "s").selectExpr("k", "s + 1 AS t"),
+        "update",
+    ),
+    "shorthands": (lambda _, f: f.groupBy("id").max("v", "x"), "update"),
+    "a dict of functions": (lambda _, f: f.groupBy("id").agg({"v": "sum", "*": "count"}), "update"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_batch_gives_what_spark_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    pipeline, mode = CASES[name]
+    seed = sum(map(ord, name))
+    print(f"seed {seed}")
+    write_batches(tmp_path / "in", seed, batches=3)
+    both = [
+        run(spark, tmp_path / "in", tmp_path / side, lambda f: pipeline(spark, f), mode,
+            native=side == "native")
+        for side in ("native", "ours")
+    ]  # fmt: skip
+    assert both[1] == both[0]
+    assert both[0]
+
+
+def test_the_output_has_the_types_spark_gives(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path / "in", seed=1, batches=1)
+    seen: list[Any] = []
+
+    def typed(frame: Any) -> Any:
+        return frame.groupBy("id", F.window("ts", "5 minutes")).agg(
+            F.sum("v"), F.avg("v"), F.sum("d"), F.avg("d"), F.collect_set("x"), F.count("*"),
+            F.max_by("d", "v"), F.approx_count_distinct("v"), F.stddev("v"), F.min("ts"),
+        )  # fmt: skip
+
+    source = _source(spark, tmp_path / "in")
+    ours, native = typed(stateful(source)), typed(source)
+    assert ours.schema == native.schema
+    assert ours.columns == native.columns
+    assert ours.isStreaming
+    query = (
+        ours.writeStream.outputMode("update")
+        .foreachBatch(lambda batch, version: seen.append((batch.schema, version)))
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    (schema, version), *_ = seen
+    assert [(f.name, f.dataType.simpleString()) for f in schema] == [
+        (f.name, f.dataType.simpleString()) for f in native.schema
+    ]
+    assert version == 1
+
+
+def test_a_stream_without_an_operator_is_sparks_own(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path / "in", seed=1, batches=2)
+    query = (
+        stateful(_source(spark, tmp_path / "in"))
+        .filter("v > 0")
+        .select("id", "v")
+        .writeStream.format("memory")
+        .queryName("plain_rows")
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    expected = spark.read.parquet(str(tmp_path / "in")).filter("v > 0").count()
+    assert spark.table("plain_rows").count() == expected
+    assert not (tmp_path / "cp" / "holdfast").exists()
+
+
+class _Remote:
+    """What a DataFrame of Spark Connect is to the check: one without a JVM behind it."""
+
+    isStreaming = True  # noqa: N815 - Spark's name
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda f: stateful(_Remote()), "Spark Connect"),  # type: ignore[arg-type]
+        (lambda f: stateful(f.groupBy("id").count()), "already has a stateful operator"),
+        (
+            lambda f: stateful(f.selectExpr("id COLLATE UNICODE_CI AS k")).groupBy("k").count(),
+            "collat",
+        ),
+        (lambda f: stateful(f).limit(3), "DataFrame.limit is not part"),
+        (lambda f: stateful(f).cache(), "DataFrame.cache is not part"),
+        (lambda f: stateful(f).groupBy("id").count().union(stateful(f)), "union comes before"),
+        (lambda f: stateful(f).join(f, "id"), "static DataFrame only"),
+        (lambda f: stateful(f).transform(lambda g: 3), "not the wrapper"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(
+    spark: SparkSession, tmp_path: Path, build: Pipeline, message: str
+) -> None:
+    with pytest.raises(holdfast.InvalidArgument, match=message):
+        build(_source(spark, tmp_path))
+
+
+def test_a_query_that_is_stopped_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path / "in", seed=2, batches=6)
+    totals: dict[Any, int] = {}
+
+    def keep(batch: DataFrame, version: int) -> None:
+        totals.update((row.id, row["count"]) for row in batch.collect())
+
+    def start() -> Any:
+        frame = stateful(_source(spark, tmp_path / "in")).groupBy("id").count()
+        writer = frame.writeStream.outputMode("update").foreachBatch(keep)
+        return writer.option("checkpointLocation", str(tmp_path / "cp")).start()
+
+    for _ in range(3):
+        query = start()
+        while query.lastProgress is None and query.isActive:
+            query.awaitTermination(1)
+        query.stop()
+        assert query.exception() is None
+    query = start()
+    query.processAllAvailable()
+    query.stop()
+    rows = spark.read.parquet(str(tmp_path / "in")).groupBy("id").count().collect()
+    assert totals == {row.id: row["count"] for row in rows}
+    assert query.version == 6

@@ -83,5 +83,5 @@ constraints: ## Pin the newest versions in constraints.txt (a fresh environment 
 
 clean: ## Remove what the other targets made, .venv included
 	rm -rf $(VENV) .venv-spark-* build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis \
-	       .import_linter_cache spark-warehouse metastore_db
+	       .import_linter_cache spark-warehouse metastore_db artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -32,16 +32,21 @@ def run(example: Path, cwd: Path, *arguments: object) -> str:
     return done.stdout
 
 
+def left_in(folder: Path) -> list[str]:
+    # PySpark 4.0 makes a folder "artifacts" wherever it is started.
+    return [path.name for path in folder.iterdir() if path.name != "artifacts"]
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs_and_leaves_nothing_behind(example: Path, tmp_path: Path) -> None:
     assert run(example, tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert left_in(tmp_path) == []
 
 
 @pytest.mark.any_spark
 def test_continuous_profit_is_that_of_the_worked_example(tmp_path: Path) -> None:
     shown = run(ROOT / "examples" / "continuous_profit.py", tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert left_in(tmp_path) == []
     profits = [
         [line.split("|")[2].strip() for line in batch.splitlines() if line.startswith("|{")]
         for batch in shown.split("Batch: ")[1:]
@@ -50,9 +55,10 @@ def test_continuous_profit_is_that_of_the_worked_example(tmp_path: Path) -> None
     assert "10:10 to 10:15: 28" in shown
 
 
+@pytest.mark.any_spark
 def test_weekly_spending_shows_what_closes_and_what_stays(tmp_path: Path) -> None:
     shown = run(ROOT / "examples" / "weekly_spending.py", tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert left_in(tmp_path) == []
     assert shown.splitlines() == [
         "Sankar spends 200 on 20-04-2020",
         "  state:  16-04..23-04 Sankar 200",
@@ -67,9 +73,10 @@ def test_weekly_spending_shows_what_closes_and_what_stays(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.any_spark
 def test_checkpointing_prints_its_rows(tmp_path: Path) -> None:
     shown = run(ROOT / "examples" / "checkpointing.py", tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert left_in(tmp_path) == []
     assert "Batch: 1" in shown
     assert "|           timestamp|value|" in shown
 

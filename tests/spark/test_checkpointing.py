@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from checkpointing import checkpoint_exercise, run_batches
 from processes import is_alive
+
+pytestmark = [pytest.mark.spark, pytest.mark.any_spark]
 
 RUN = """
 import sys, checkpointing

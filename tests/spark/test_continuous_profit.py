@@ -13,6 +13,8 @@ from pyspark.sql import functions as F
 import holdfast
 from continuous_profit import arrive, from_files, profit, trades
 
+pytestmark = [pytest.mark.spark, pytest.mark.any_spark]
+
 # As printed, commas and single quotes included.
 LISTING = """\
 { 'id': 'apple', 'amount': 10, 'type': 'buy', 'time': '20-04-2020-10-10' },

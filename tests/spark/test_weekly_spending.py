@@ -11,6 +11,8 @@ from pyspark.sql import functions as F
 
 from weekly_spending import SCHEMA, TRANSACTIONS, arrive, stored, weekly
 
+pytestmark = [pytest.mark.spark, pytest.mark.any_spark]
+
 OUTPUT: dict[str, list[list[tuple[Any, ...]]]] = {
     "append": [[], [], [("16-04", "Jade", 800), ("16-04", "Sankar", 200)], []],
     "update": [

@@ -85,3 +85,19 @@ class DictProvider(StateStoreProvider):
 
     def close(self) -> None:
         pass
+
+
+if __name__ == "__main__":
+    # Without Spark, too: a provider is made by its name, here for a store in a temporary folder.
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        named = StateStoreConf(provider_class="dict_provider.DictProvider")
+        place = StateStoreId(folder, 0, 0)
+        made = StateStoreProvider.create_and_init(
+            place, "user string", "total long", store_conf=named
+        )
+        store = made.get_store(0)
+        store.put(("Sankar",), (200,))
+        print("committed version", store.commit())
+        print("Sankar has", made.get_store(1).get(("Sankar",)))

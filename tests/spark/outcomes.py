@@ -206,7 +206,7 @@ def close(expected: Any, found: Any, rsd: float = 0.0) -> bool:
     """Whether two cells agree: doubles to 1e-9, estimates within `rsd`, all else exactly."""
     if isinstance(expected, list) and isinstance(found, list):
         return len(expected) == len(found) and all(map(close, expected, found))
-    if rsd and expected is not None and found is not None:
+    if rsd and isinstance(expected, int) and isinstance(found, int):
         return abs(expected - found) <= rsd * max(expected, found)
     if isinstance(expected, float) and isinstance(found, float):
         return math.isclose(expected, found, rel_tol=1e-9, abs_tol=1e-9)

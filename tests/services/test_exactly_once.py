@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -75,26 +75,28 @@ def _expected(spark: SparkSession, folder: Path) -> Counter[Row]:
 def _delivered(spark: SparkSession, folder: Path, sink: str) -> Counter[Row]:
     if sink == "parquet":
         return Counter(tuple(row) for row in spark.read.parquet(str(folder / "out")).collect())
-    lines = [line for path in (folder / "out").glob("*.json") for line in path.open()]
+    files = (folder / "out").glob("*.json")
+    lines = [line for path in files for line in path.read_text().splitlines()]
     return Counter(tuple(json.loads(line).values()) for line in lines)
 
 
 def _driver(folder: Path, sink: str) -> subprocess.Popen[str]:
     script = Path(__file__).with_name("driver_to_kill.py")
-    log = (folder / "driver.log").open("a")
-    return subprocess.Popen(
-        [sys.executable, str(script), str(folder), sink],
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-        start_new_session=True,
-    )
+    with (folder / "driver.log").open("a") as log:
+        return subprocess.Popen(
+            [sys.executable, str(script), str(folder), sink],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
 
 
-def _lines(driver: subprocess.Popen[str]) -> Iterator[str]:
+def _lines(driver: subprocess.Popen[str]) -> Generator[str, None, None]:
     assert driver.stdout is not None
-    for line in driver.stdout:
-        yield line.strip()
+    with driver.stdout:
+        for line in driver.stdout:
+            yield line.strip()
 
 
 def _run_and_kill(folder: Path, sink: str, phase: str, rnd: random.Random) -> str:
@@ -102,8 +104,9 @@ def _run_and_kill(folder: Path, sink: str, phase: str, rnd: random.Random) -> st
     driver = _driver(folder, sink)
     left = rnd.randrange(1, 5)
     last = "start"
+    lines = _lines(driver)
     try:
-        for line in _lines(driver):
+        for line in lines:
             last = line
             left -= line == f"phase {phase}"
             if left == 0:
@@ -114,6 +117,7 @@ def _run_and_kill(folder: Path, sink: str, phase: str, rnd: random.Random) -> st
         if driver.poll() is None and left:
             os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
+        lines.close()
     return last
 
 

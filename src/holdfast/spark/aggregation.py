@@ -45,6 +45,7 @@ class Aggregation(Operator):
     """Groups by columns and windows."""
 
     title = "stateStoreSave"
+    _task: type[AggregationTask] = AggregationTask
 
     def __init__(self, groupings: tuple[Column, ...], after: DataFrame) -> None:
         self._groupings = groupings
@@ -112,7 +113,7 @@ class Aggregation(Operator):
 
     def task(self, settings: TaskSettings) -> Task:
         bounded = self.ticks(settings.mode)
-        return AggregationTask(
+        return self._task(
             store=settings.store,
             base_version=settings.base_version,
             merges=self.merges,
@@ -133,6 +134,7 @@ class SessionAggregation(Aggregation):
     """Groups by a session window and other columns; Spark merges the sessions of a batch."""
 
     title = "sessionWindowStateStoreSaveExec"
+    _task = SessionTask
 
     def __init__(self, groupings: tuple[Column, ...], after: DataFrame, place: int) -> None:
         self._place = place
@@ -165,19 +167,6 @@ class SessionAggregation(Aggregation):
         groupings = list(self._groupings)
         groupings[self._place] = session.alias(self._field.name)
         return self._routed(self._grouped(rows, tuple(groupings)), partitions)
-
-    def task(self, settings: TaskSettings) -> Task:
-        bounded = self.ticks(settings.mode)
-        return SessionTask(
-            store=settings.store,
-            base_version=settings.base_version,
-            merges=self.merges,
-            ansi=settings.ansi,
-            mode=settings.mode,
-            above=settings.marks.late_us if bounded else None,
-            evict=settings.marks.evict_us if bounded else None,
-            outbox=settings.outbox,
-        )
 
 
 def _end_type(session: StructField) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from holdfast.engine.writer import FOUND
 from holdfast.streams.contract import TaskStore
 from holdfast.streams.merging import Merge, merge_table
-from holdfast.streams.outbox import NOTHING, Emitted, Outbox
+from holdfast.streams.outbox import NOTHING, Outbox
 from holdfast.streams.task import (
     StoreSpec,
     TaskResult,
@@ -24,6 +24,16 @@ from holdfast.streams.task import (
 
 ROWS = "_rows"
 """How many input rows went into a row of partial aggregates."""
+
+
+@dataclass(frozen=True)
+class Worked:
+    """What a batch did to a store: its changed rows, the rows it took the place of, and counts."""
+
+    changed: pa.Table
+    rows: int
+    late_rows: int = 0
+    gone: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,24 +59,31 @@ class AggregationTask:
         table = read_input(self.store, partition, schema, batches)
         store = self.store.open(partition, self.base_version)
         started = time.monotonic()
-        table, late = self._without_late(table)
-        if table.num_rows:
-            store.update_many(
-                table, lambda rows, state: merge_table(self.merges, rows, state, ansi=self.ansi)
-            )
-        emitted = self._emit(partition, store, table)
+        worked = self._work_in(store, table)
+        emitted = NOTHING
+        if self.outbox is not None:
+            emitted = self.outbox.emit(partition, self._groups(store, worked.changed))
         updated_at = time.monotonic()
         evicted = 0 if self.evict is None else store.raise_evict_bound(self.evict)
         return finished(
             store,
             emitted,
-            rows=row_count(table),
-            updated=table.num_rows,
-            removed=evicted,
-            late_rows=0 if late is None else row_count(late),
+            rows=worked.rows,
+            updated=worked.changed.num_rows,
+            removed=worked.gone + evicted,
+            late_rows=worked.late_rows,
             update_ms=int((updated_at - started) * 1000),
             removal_ms=millis_since(updated_at),
         )
+
+    def _work_in(self, store: TaskStore, table: pa.Table) -> Worked:
+        """Merge a batch, one row a key, into the store."""
+        table, late = self._without_late(table)
+        if table.num_rows:
+            store.update_many(
+                table, lambda rows, state: merge_table(self.merges, rows, state, ansi=self.ansi)
+            )
+        return Worked(table, row_count(table), 0 if late is None else row_count(late))
 
     def _without_late(self, table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
         index = self.store.key_index
@@ -74,12 +91,8 @@ class AggregationTask:
             return table, None
         return split_late(table, self.store.key_schema.names[index], self.late)
 
-    def _emit(self, partition: int, store: TaskStore, changed: pa.Table) -> Emitted:
-        if self.outbox is None:
-            return NOTHING
-        return self.outbox.emit(partition, self._groups(store, changed))
-
     def _groups(self, store: TaskStore, changed: pa.Table) -> Iterator[pa.Table]:
+        """What the mode gives to the next operator."""
         if self.mode == "complete":
             yield from store.tables()
         elif self.mode == "update":

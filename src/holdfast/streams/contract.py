@@ -49,10 +49,9 @@ class ContractStore:
     would hide is removed one by one.
     """
 
-    def __init__(self, store: StateStore, key_index: int | None, prefix: int) -> None:
+    def __init__(self, store: StateStore, key_index: int | None) -> None:
         self._store = store
         self._key_index = key_index
-        self._prefix = prefix
 
     def get_many(self, keys: pa.Table) -> pa.Table:
         """The keys with their values and `_found`."""

@@ -7,8 +7,6 @@ state they overlap or touch: the old ones go, the joined one is put, its partial
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,52 +15,22 @@ import pyarrow as pa
 
 from holdfast.engine.columns import canonical
 from holdfast.engine.segment import HASH, index_numbers
-from holdfast.streams.aggregating import ROWS, row_count
+from holdfast.streams.aggregating import ROWS, AggregationTask, Worked, row_count
 from holdfast.streams.contract import TaskStore
-from holdfast.streams.merging import Merge, merge_table
-from holdfast.streams.outbox import NOTHING, Emitted, Outbox
-from holdfast.streams.task import StoreSpec, TaskResult, finished, millis_since, read_input
+from holdfast.streams.merging import merge_table
 
 Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class SessionTask:
-    """Joins a batch's sessions, one row each, with those in state.
+class SessionTask(AggregationTask):
+    """Joins a batch's sessions, one row each, with those in state; Spark dropped the late rows."""
 
-    State whose end is at or below `evict` goes. With an `outbox` the sessions of `mode` are put
-    out for the next operator; sessions of an append that ended above `above`.
-    """
-
-    store: StoreSpec
-    base_version: int
-    merges: tuple[Merge, ...]
-    ansi: bool
-    mode: str
-    above: int | None = None
-    evict: int | None = None
-    outbox: Outbox | None = None
-
-    def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
-        """Join one partition of a batch into state and prepare the next version."""
-        table = read_input(self.store, partition, schema, batches)
-        store = self.store.open(partition, self.base_version)
-        started = time.monotonic()
-        changed, gone = None, 0
-        if table.num_rows:
-            changed, gone = self._join(store, table)
-        emitted = self._emit(partition, store, changed)
-        updated_at = time.monotonic()
-        evicted = 0 if self.evict is None else store.raise_evict_bound(self.evict)
-        return finished(
-            store,
-            emitted,
-            rows=row_count(table),
-            updated=0 if changed is None else changed.num_rows,
-            removed=gone + evicted,
-            update_ms=int((updated_at - started) * 1000),
-            removal_ms=millis_since(updated_at),
-        )
+    def _work_in(self, store: TaskStore, table: pa.Table) -> Worked:
+        if not table.num_rows:
+            return Worked(table, 0)
+        changed, gone = self._join(store, table)
+        return Worked(changed, row_count(table), gone=gone)
 
     def _join(self, store: TaskStore, table: pa.Table) -> tuple[pa.Table, int]:
         """Put the joined sessions; they, and how many of state they took the place of."""
@@ -100,20 +68,6 @@ class SessionTask:
         end_type = both.schema.field(names[-1]).type
         columns[names[-1]] = pa.array(joined.ends).view(end_type)
         return pa.table({**columns, **{name: merged.column(name) for name in values}})
-
-    def _emit(self, partition: int, store: TaskStore, changed: pa.Table | None) -> Emitted:
-        if self.outbox is None:
-            return NOTHING
-        return self.outbox.emit(partition, self._sessions(store, changed))
-
-    def _sessions(self, store: TaskStore, changed: pa.Table | None) -> Iterator[pa.Table]:
-        if self.mode == "complete":
-            yield from store.tables()
-        elif self.mode == "update":
-            if changed is not None:
-                yield changed
-        elif self.evict is not None:
-            yield from store.evicted_tables(self.above, self.evict)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class StoreSpec:
         if not self.is_foreign:
             return self.engine(partition).get_store(version)
         store = self._provider(partition).get_store(version)
-        return ContractStore(store, self.key_index, self.prefix)
+        return ContractStore(store, self.key_index)
 
     def engine(self, partition: int) -> HDFSBackedStateStoreProvider:
         """The provider of one partition. Requires: it is Holdfast's own."""

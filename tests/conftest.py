@@ -12,6 +12,8 @@ from hypothesis import settings
 
 from servers import connector_jars
 
+pytest_plugins = ["soak_report"]
+
 # A busy machine is no failure; pytest's own timeout catches what hangs.
 settings.register_profile("holdfast", deadline=None)
 settings.load_profile("holdfast")
@@ -19,7 +21,7 @@ settings.load_profile("holdfast")
 
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """One Spark session for the whole run: two cores, four shuffle partitions, UTC, no UI.
+    """One Spark session for the whole run: two cores, two shuffle partitions, UTC, no UI.
 
     It knows Kafka when a test that needs a server is among those that run.
     """
@@ -28,7 +30,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
     builder = sql.SparkSession.builder.master("local[2]").appName("holdfast-tests")
     settings = {
         "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.timeType.enabled": "true",
         "spark.driver.bindAddress": "127.0.0.1",

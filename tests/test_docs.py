@@ -9,8 +9,10 @@ import re
 import shlex
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -87,10 +89,32 @@ def test_readme_session_prints_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (session,) = python_blocks(ROOT / "README.md")
+    _, session = python_blocks(ROOT / "README.md")
     assert len(session.splitlines()) <= 12
     example = doctest.DocTestParser().get_doctest(session, {}, "README", "README.md", 0)
     assert doctest.DocTestRunner().run(example) == (0, len(example.examples))
+
+
+@pytest.mark.spark
+def test_readme_stream_runs_as_printed(spark: Any, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F
+
+    rows = spark.sql("SELECT 'apple' AS id, timestamp'2026-11-16 10:12:00' AS time, 10L AS profit")
+    rows.write.parquet(str(tmp_path / "in"))
+    start = datetime(2026, 11, 16, 10, 10, tzinfo=UTC)
+    names = {
+        "F": F,
+        "trades": spark.readStream.schema(rows.schema).parquet(str(tmp_path / "in")),
+        "path": str(tmp_path / "cp"),
+        "start": start,
+        "end": start + timedelta(minutes=5),
+    }
+    stream, _ = python_blocks(ROOT / "README.md")
+    exec(compile(stream, "README.md", "exec"), names)  # noqa: S102
+    query: Any = names["query"]
+    query.processAllAvailable()
+    assert query.state().get(("apple", names["start"], names["end"])) == (10,)
+    query.stop()
 
 
 def test_guide_examples_give_what_their_comments_say(
@@ -139,6 +163,8 @@ def test_commands_of_a_page_print_what_it_says(
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in python_blocks(ROOT / name):
+        if "stateful(" in block:
+            continue  # needs Spark
         for example in doctest.DocTestParser().get_examples(block) or [block]:
             source = example if isinstance(example, str) else example.source
             exec(compile(source, name, "exec"), names)  # noqa: S102

@@ -11,5 +11,6 @@ from __future__ import annotations
 
 from servers.base import Server, ServerError
 from servers.kafka import Kafka, connector_jars
+from servers.spark import SparkCluster
 
-__all__ = ["Kafka", "Server", "ServerError", "connector_jars"]
+__all__ = ["Kafka", "Server", "ServerError", "SparkCluster", "connector_jars"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from random import Random
@@ -481,27 +482,34 @@ def no_faults() -> Iterator[None]:
     yield
 
 
-def run_lives(examples: int, steps: int) -> None:
-    seed = seed_of("state machine")
-    machine = with_seed(seed)(Life)
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            database=None,
-            derandomize=False,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-    print(f"state machine: {examples} lives of up to {steps} steps")
+_LIVES = 10
+"""How many lives are looked at between two looks at the clock."""
+
+
+def run_lives(seconds: int, steps: int) -> None:
+    first = seed_of("state machine")
+    until = time.monotonic() + seconds
+    for number in itertools.count():
+        run_state_machine_as_test(
+            with_seed(first + number)(Life),
+            settings=settings(
+                max_examples=_LIVES,
+                stateful_step_count=steps,
+                deadline=None,
+                database=None,
+                derandomize=False,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+        if time.monotonic() >= until:
+            break
+    print(f"state machine: {(number + 1) * _LIVES} lives of up to {steps} steps in {seconds} s")
 
 
 def test_any_life_of_a_store_equals_its_oracle() -> None:
-    run_lives(budget("HOLDFAST_EXAMPLES", 150), steps=20)
+    run_lives(budget("HOLDFAST_SECONDS", 60), steps=20)
 
 
 @pytest.mark.soak
 def test_many_long_lives_equal_their_oracle() -> None:
-    run_lives(budget("HOLDFAST_SOAK_EXAMPLES", 5000), steps=40)
+    run_lives(budget("HOLDFAST_SOAK_SECONDS", 900), steps=40)

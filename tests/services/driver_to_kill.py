@@ -91,7 +91,7 @@ def main() -> None:
     announce(VersionLoop, "_run_stage", "compute")
     announce(Committer, "_pack", "write", after=True)
     announce(VersionLog, "publish", "commit", after=True)
-    announce(VersionLoop, "deliver", "deliver", after=True)
+    announce(VersionLoop, "_deliver", "deliver", after=True)
     spark = session("driver to kill")
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
     frame = windows(stateful(source.parquet(str(folder / "in"))))

@@ -103,7 +103,10 @@ def _own_state(spark: SparkSession, case: Case, checkpoint: Path, stage: int) ->
     state = holdfast.read(checkpoint, operator=stage)
     table = state.scan()
     keys = state.key_schema.names
-    rows = [[plain(row[name]) for name in table.column_names] for row in table.to_pylist()]
+    if case.kind == "sliding":  # the query has the window first, state may have it last
+        keys = sorted(keys, key=lambda name: not name.startswith("window_"))
+    names = [*keys, *state.value_schema.names]
+    rows = [[plain(row[name]) for name in names] for row in table.to_pylist()]
     if case.kind == "global":
         return [_own_values(case, row[1:]) for row in rows]
     if case.kind.startswith("distinct") and not stage:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 import holdfast
 from holdfast import stateful
+from holdfast.spark import jvm
 
 pytestmark = pytest.mark.spark
 Pipeline = Callable[[Any], Any]
@@ -64,6 +65,26 @@ CASES: dict[str, tuple[Pipeline, str]] = {
     "update by sliding windows": (
         lambda f: _summary(f, F.window("ts", "9 minutes", "3 minutes"), "id", watermark="1 minute"),
         "update",
+    ),
+    "append by windows that no slide divides": (
+        lambda f: _summary(
+            f, "id", F.window("ts", "10 minutes", "4 minutes", "3 minutes"), watermark="2 minutes"
+        ),
+        "append",
+    ),
+    "update by windows and their hour": (
+        lambda f: _summary(
+            f, "id", F.hour(F.window("ts", "10 minutes", "5 minutes").start),
+            F.window("ts", "10 minutes", "5 minutes"),
+        ),
+        "update",
+    ),
+    "complete by many windows with a negative offset": (
+        lambda f: _summary(f, "id", F.window("ts", "7 minutes", "5 seconds", "-3 seconds")),
+        "complete",
+    ),
+    "global update with a watermark": (
+        lambda f: _summary(f, watermark="2 minutes"), "update",
     ),
     "complete by windows with an offset": (
         lambda f: _summary(f, F.window("ts", "5 minutes", "5 minutes", "1 minute")), "complete",
@@ -220,6 +241,15 @@ def test_what_cannot_work_is_refused_by_name(spark: SparkSession, tmp_path: Path
         stateful(rates).agg(F.count_distinct("value"))
     with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
         stateful(rates).groupBy("nope").count()
+
+
+def test_a_spark_that_lacks_what_is_called_is_named_with_its_version(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jvm, "_REQUIRED", (*jvm._REQUIRED, "org.apache.spark.Gone"))
+    with pytest.raises(holdfast.InvalidArgument) as refused:
+        stateful(_rates(spark))
+    assert f"Spark {spark.version} has no org.apache.spark.Gone" in str(refused.value)
 
 
 def test_sparks_rules_for_output_modes_hold_at_start(spark: SparkSession, tmp_path: Path) -> None:

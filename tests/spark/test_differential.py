@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +14,9 @@ from recordings import RECORDED, Recording
 
 _ROOT = Path(__file__).parents[2]
 _SOAK = 300
-_SOAK_RESULT = _ROOT / "benchmarks/results/soak-differential.md"
+_SOAK_PARTS = 30
 _ON_EVERY_SPARK = 20261116
 """The seed of the ten cases that run on every Spark."""
-
-
-@pytest.fixture
-def two_partitions(spark: SparkSession) -> Iterator[SparkSession]:
-    name = "spark.sql.shuffle.partitions"
-    before = spark.conf.get(name)
-    spark.conf.set(name, "2")
-    yield spark
-    spark.conf.set(name, before)
 
 
 def _disagreement(spark: SparkSession, case: Case, folder: Path) -> str | None:
@@ -39,72 +28,56 @@ def _disagreement(spark: SparkSession, case: Case, folder: Path) -> str | None:
 
 
 @pytest.mark.spark
-def test_recorded_cases_give_what_spark_gave(two_partitions: SparkSession, tmp_path: Path) -> None:
+def test_recorded_cases_give_what_spark_gave(spark: SparkSession, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     chosen = random.Random(seed).sample(sorted(RECORDED.glob("*.json")), 20)
     for number, path in enumerate(chosen):
         recording = Recording.load(path)
-        found = run_case(two_partitions, recording.case, tmp_path / str(number), native=False)
+        found = run_case(spark, recording.case, tmp_path / str(number), native=False)
         said = difference(recording.case, recording.outcome, found)
         assert said is None, f"{path.name}: {said}\nin the case {recording.case}"
 
 
 @pytest.mark.spark
-def test_live_cases_give_what_spark_gives(two_partitions: SparkSession, tmp_path: Path) -> None:
+def test_live_cases_give_what_spark_gives(spark: SparkSession, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     for number, case in enumerate(plan(seed, 3)):
-        assert _disagreement(two_partitions, case, tmp_path / str(number)) is None
+        assert _disagreement(spark, case, tmp_path / str(number)) is None
 
 
 @pytest.mark.spark
 @pytest.mark.any_spark
+@pytest.mark.soak  # `make test` replays recordings, and tries three live
 @pytest.mark.parametrize("number", range(10))
 def test_ten_cases_give_what_any_spark_gives(
-    two_partitions: SparkSession, tmp_path: Path, number: int
+    spark: SparkSession, tmp_path: Path, number: int
 ) -> None:
     case = plan(_ON_EVERY_SPARK, 10)[number]
     print(f"seed {_ON_EVERY_SPARK}, case {case}")
-    assert _disagreement(two_partitions, case, tmp_path) is None
+    assert _disagreement(spark, case, tmp_path) is None
 
 
 @pytest.mark.spark
 @pytest.mark.soak
+@pytest.mark.parametrize("part", range(_SOAK_PARTS))
 def test_300_random_cases_give_what_spark_gives(
-    two_partitions: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, tmp_path: Path, part: int, request: pytest.FixtureRequest
 ) -> None:
-    seed = random.randrange(10**6)
+    seed = int(request.config.getoption("randomly_seed"))  # the same in every part
     cases = plan(seed, _SOAK)
-    assert not thin_cells(cases)
+    if part == 0:
+        print(f"PySpark {spark.version}; cases by kind of query and mode:")
+        print(coverage(cases))
+    print(f"seed {seed}, cases {part} and every {_SOAK_PARTS}th after it")
     failures: list[str] = []
-    began = time.monotonic()
-    with capsys.disabled():
-        print(f"\nseed {seed}\n{coverage(cases)}\n")
-        for number, case in enumerate(cases):
-            said = _disagreement(two_partitions, case, tmp_path / str(number))
-            print(f"{'agrees' if said is None else 'DIFFERS'} {case}", flush=True)
-            if said is not None:
-                failures.append(said)
-    _write_summary(two_partitions.version, seed, cases, failures, time.monotonic() - began)
+    for number, case in list(enumerate(cases))[part::_SOAK_PARTS]:
+        said = _disagreement(spark, case, tmp_path / str(number))
+        print(f"{'agrees' if said is None else 'DIFFERS'} {case.label}")
+        if said is not None:
+            failures.append(said)
     assert not failures, "\n\n".join(failures)
-
-
-def _write_summary(
-    version: str, seed: int, cases: list[Case], failures: list[str], seconds: float
-) -> None:
-    agreed = len(cases) - len(failures)
-    listed = "".join(f"\n- {failure}" for failure in failures)
-    _SOAK_RESULT.parent.mkdir(parents=True, exist_ok=True)
-    _SOAK_RESULT.write_text(
-        f"# Managed state against Spark's own streaming\n\n"
-        f"`make soak` writes this file. {agreed} of {len(cases)} random queries gave the rows "
-        f"PySpark {version} gives after every batch, and the state it keeps at the end of every "
-        f"start, in {seconds / 60:.0f} minutes. The plan's seed is {seed}: "
-        f"`plan({seed}, {len(cases)})` in `tests/spark/differential.py` makes the same queries.\n"
-        f"{listed}\n"
-        f"Cases by kind of query and output mode, with each setting:\n\n{coverage(cases)}\n"
-    )
 
 
 # -- the suite itself --------------------------------------------------------------------------

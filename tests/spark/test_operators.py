@@ -199,7 +199,7 @@ def test_rows_too_many_for_a_result_travel_in_files(
     )
     query.awaitTermination()
     assert sorted(seen) == list(range(30_000))
-    assert len(list((tmp_path / "cp" / "holdfast" / "outbox").glob("*.outbox"))) == 4
+    assert len(list((tmp_path / "cp" / "holdfast" / "outbox").glob("*.outbox"))) == 2
 
 
 def test_progress_names_the_operators_as_spark_does(spark: SparkSession, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from native import SCHEMA, write_batches
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import holdfast
 from holdfast import stateful
@@ -51,7 +52,7 @@ def test_state_elsewhere_is_found_again_and_belongs_to_its_checkpoint(
 ) -> None:
     write_batches(tmp_path / "in", seed=1, batches=2)
     state = tmp_path / "state of totals"
-    assert _run(spark, tmp_path, stateLocation=f"file://{state}".replace(" ", "%20")).version == 2
+    assert _run(spark, tmp_path, stateLocation=f"file://{state}").version == 2
     write_batches(tmp_path / "in", seed=1, batches=3)
     assert _run(spark, tmp_path, stateLocation=str(state)).version == 3
     with holdfast.open(state) as db:
@@ -149,10 +150,59 @@ def test_another_number_of_partitions_is_named_and_changes_nothing(
         with caplog.at_level(logging.INFO, logger="holdfast"):
             _run(spark, tmp_path)
     finally:
-        spark.conf.set("spark.sql.shuffle.partitions", "4")
-    assert "has 4 partitions; spark.sql.shuffle.partitions=7 does not change that" in caplog.text
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+    assert "has 2 partitions; spark.sql.shuffle.partitions=7 does not change that" in caplog.text
     with holdfast.open(tmp_path / "cp" / "holdfast") as db:
-        assert (db.version, db.partitions) == (2, 4)
+        assert (db.version, db.partitions) == (2, 2)
+
+
+def test_queries_of_one_session_share_no_settings(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path / "in", seed=9, batches=2)
+    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
+    told: dict[str, list[str]] = {"a": [], "b": []}
+    adaptive: list[str | None] = []
+
+    class Ears(StreamingQueryListener):
+        def __init__(self, said: list[str]) -> None:
+            self._said = said
+
+        def onQueryStarted(self, event: Any) -> None: ...
+        def onQueryTerminated(self, event: Any) -> None: ...
+        def onQueryProgress(self, event: Any) -> None:
+            self._said.append(event.progress.name)
+
+    def start(name: str) -> Any:
+        query = (
+            _counts(stateful(source.parquet(str(tmp_path / "in"))))
+            .writeStream.outputMode("update").queryName(name)
+            .foreachBatch(
+                lambda df, version: adaptive.append(
+                    df.sparkSession.conf.get("spark.sql.adaptive.enabled")
+                )
+            )
+            .option("checkpointLocation", str(tmp_path / name))
+            .start()
+        )  # fmt: skip
+        query.addListener(Ears(told[name]))
+        return query
+
+    before = dict(spark.conf.getAll)
+    first = start("a")
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    try:
+        second = start("b")
+        for query in (first, second):
+            query.processAllAvailable()
+            query.stop()
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+    for name, partitions in (("a", 2), ("b", 3)):
+        with holdfast.open(tmp_path / name / "holdfast") as db:
+            assert (db.version, db.partitions) == (2, partitions)
+        assert set(told[name]) <= {name}
+    assert told["b"]
+    assert set(adaptive) == {spark.conf.get("spark.sql.adaptive.enabled")}
+    assert dict(spark.conf.getAll) == before
 
 
 def test_a_failing_task_says_where_it_failed(spark: SparkSession, tmp_path: Path) -> None:

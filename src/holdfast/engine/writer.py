@@ -182,6 +182,8 @@ class PartitionWriter(PartitionReader):
     def __init__(self, shape: StoreShape, chain: Chain) -> None:
         super().__init__(shape, chain)
         self.memtable = Memtable(shape)
+        self._raised: tuple[list[MemorySegment], int] | None = None
+        """The changes at hand when bounds were raised, and how many keys they hid."""
 
     def get(self, key: Any) -> tuple[Any, ...] | None:
         encoded = self.shape.keys.encode(key)
@@ -294,9 +296,17 @@ class PartitionWriter(PartitionReader):
         if raised == self._bounds:
             return 0
         gone: int = self._read(lambda view: view.dying(raised))
+        before = 0 if self._bounds == self.chain.bounds else self._hidden()
+        self._raised = None if before is None else (self.memtable.sources(), before + gone)
         self._bounds = raised
         self._row_view = None
         return gone
+
+    def _hidden(self) -> int | None:
+        """How many keys the bounds have hidden, if they were raised after the last change."""
+        if self._raised is None or self._raised[0] is not self.memtable.sources():
+            return None
+        return self._raised[1]
 
     def seal(self) -> Sealed:
         """End the update: the rows of the delta and the exact number of keys."""
@@ -304,20 +314,25 @@ class PartitionWriter(PartitionReader):
         base = self.chain
         layout = self.shape.layout
         num_keys = base.entry.num_keys
-        if self._bounds != base.bounds:
+        counted, hidden = self._bounds, self._hidden()
+        if hidden is not None:
+            # Keys are counted as before the bounds were raised; the hidden ones were since.
+            counted = base.bounds
+            num_keys -= hidden
+        elif self._bounds != base.bounds:
             num_keys -= base.run(lambda view: view.dying(self._bounds), layout)
-        known = self.memtable.known_existed if self._bounds == base.bounds else None
+        known = self.memtable.known_existed if counted == base.bounds else None
         pieces = []
         for rows in self.memtable.seal():
-            existed = self._existed(rows, self._bounds) if known is None else known
-            live = self._bounds.live(rows, slice(None), layout)
+            existed = self._existed(rows, counted) if known is None else known
+            live = counted.live(rows, slice(None), layout)
             if live is None:
                 num_keys += int((~existed).sum())
             else:
                 num_keys += int((live & ~existed).sum()) - int((~live & existed).sum())
             if rows.dead is not None:
                 # What the bound evicts is read again to be delivered: a removed key must not be.
-                if self._bounds != base.bounds:
+                if counted != base.bounds:
                     existed = self._existed(rows, base.bounds)
                 rows = rows.where(~rows.dead | existed)
             pieces.append(rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
@@ -11,12 +13,14 @@ from holdfast.engine.segment import HASH
 from holdfast.errors import InvalidArgument
 from holdfast.spark import jvm
 from holdfast.spark.operators import (
+    DELAY,
     SESSION,
     Key,
     Operator,
     TaskSettings,
     event_time_ordinal,
     free,
+    is_window,
     keys_of,
     nullable,
     quoted,
@@ -25,11 +29,16 @@ from holdfast.spark.partials import Partials, take_apart
 from holdfast.streams.aggregating import ROWS, AggregationTask
 from holdfast.streams.merging import Merge
 from holdfast.streams.sessions import SessionTask
+from holdfast.streams.sliding import SlidingTask
 from holdfast.streams.task import Task
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import Schema, parse_schema
 
 _GLOBAL = "all_rows"
+_NOT_BY_PANE = frozenset({"first", "last", "max_by", "min_by", "distinct", "list", "set"})
+"""Aggregates that may depend on the order of rows, or whose merging is slow for each window."""
+_MOST_PANES = 64
+"""Windows of more panes than this are left to Spark: tasks would make too many rows at once."""
 
 
 def aggregation(groupings: tuple[Column, ...], after: DataFrame) -> Aggregation:
@@ -38,7 +47,30 @@ def aggregation(groupings: tuple[Column, ...], after: DataFrame) -> Aggregation:
     for place, field in enumerate(fields):
         if SESSION in (field.metadata or {}):
             return SessionAggregation(groupings, after, place)
+        window = _sliding_window(fields, after, place)
+        if window is not None:
+            sliding = SlidingAggregation(groupings, after, place, window)
+            if not _NOT_BY_PANE.intersection(merge.kind for merge in sliding.merges):
+                return sliding
     return Aggregation(groupings, after)
+
+
+def _sliding_window(
+    fields: list[StructField], after: DataFrame, place: int
+) -> jvm.TimeWindow | None:
+    """The window at a place of the key if it overlaps others and rows can be dealt out to it.
+
+    That needs other columns to deal out by, none of which is a time that groups are evicted by.
+    """
+    others = [field for number, field in enumerate(fields) if number != place]
+    timed = any(is_window(field) or DELAY in (field.metadata or {}) for field in others)
+    if not others or timed or not is_window(fields[place]):
+        return None
+    window = jvm.time_window(after, place)
+    if window is None or window.shape.slide_us >= window.shape.length_us:
+        return None
+    panes = window.shape.length_us // window.shape.pane_us
+    return window if panes <= _MOST_PANES else None
 
 
 class Aggregation(Operator):
@@ -80,6 +112,10 @@ class Aggregation(Operator):
         }
 
     def ticks(self, mode: str) -> bool:
+        # Without rows an aggregate over all rows still has its one group, which Spark puts out.
+        return self._evicts(mode) or (self.is_global and mode == "update")
+
+    def _evicts(self, mode: str) -> bool:
         return self.key_index is not None and mode != "complete"
 
     def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
@@ -112,7 +148,7 @@ class Aggregation(Operator):
         return nullable([field for field in frame.schema.fields if field.name not in (ROWS, HASH)])
 
     def task(self, settings: TaskSettings) -> Task:
-        bounded = self.ticks(settings.mode)
+        bounded = self._evicts(settings.mode)
         return self._task(
             store=settings.store,
             base_version=settings.base_version,
@@ -130,30 +166,69 @@ class Aggregation(Operator):
         return rows.select(*[key.restored() for key in self._keys], *self._finish)
 
 
-class SessionAggregation(Aggregation):
-    """Groups by a session window and other columns; Spark merges the sessions of a batch."""
-
-    title = "sessionWindowStateStoreSaveExec"
-    _task = SessionTask
+class _ByWindowLast(Aggregation):
+    """Keeps one window last in the key; rows are dealt out by the columns before it."""
 
     def __init__(self, groupings: tuple[Column, ...], after: DataFrame, place: int) -> None:
         self._place = place
         self._field: StructField = after.schema.fields[place]
-        if len(groupings) == 1:
-            raise InvalidArgument(
-                "session_window needs another grouping column beside it, as it does in Spark. "
-                "Group by a column of the stream, too, or by a constant one."
-            )
         super().__init__(groupings, after)
         self.prefix = len(self._key_names) - 2
 
     def _stored_keys(self) -> list[Key]:
         keys = list(self._keys)
-        session = keys.pop(self._place)
-        return [*keys, session]
+        window = keys.pop(self._place)
+        return [*keys, window]
 
     def _routing(self) -> list[str]:
         return [quoted(key.field.name) for key in self._stored_keys()[:-1]]
+
+    def _grouped_with(self, rows: DataFrame, window: Column) -> DataFrame:
+        """`_grouped` with another column in the place of the window."""
+        groupings = list(self._groupings)
+        groupings[self._place] = window.alias(self._field.name)
+        return self._grouped(rows, tuple(groupings))
+
+
+class SlidingAggregation(_ByWindowLast):
+    """Groups by windows that overlap and other columns; Spark sums up a batch by panes."""
+
+    _task = SlidingTask
+
+    def __init__(
+        self, groupings: tuple[Column, ...], after: DataFrame, place: int, window: jvm.TimeWindow
+    ) -> None:
+        super().__init__(groupings, after, place)
+        self._time = window.time
+        self._sliding = window.shape
+
+    def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
+        # Spark wants a start that is less than the slide.
+        pane = f"{self._sliding.pane_us} microseconds"
+        start = f"{self._sliding.start_us % self._sliding.pane_us} microseconds"
+        panes = F.window(self._time, pane, pane, start)
+        return self._routed(self._grouped_with(batch, panes), partitions)
+
+    def task(self, settings: TaskSettings) -> Task:
+        task = super().task(settings)
+        assert isinstance(task, SlidingTask)
+        return replace(task, sliding=self._sliding)
+
+
+class SessionAggregation(_ByWindowLast):
+    """Groups by a session window and other columns; Spark merges the sessions of a batch."""
+
+    title = "sessionWindowStateStoreSaveExec"
+    reads_marks = True
+    _task = SessionTask
+
+    def __init__(self, groupings: tuple[Column, ...], after: DataFrame, place: int) -> None:
+        if len(groupings) == 1:
+            raise InvalidArgument(
+                "session_window needs another grouping column beside it, as it does in Spark. "
+                "Group by a column of the stream, too, or by a constant one."
+            )
+        super().__init__(groupings, after, place)
 
     def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
         asked = batch.groupBy(*self._groupings).agg(F.count(F.lit(1)))
@@ -164,9 +239,7 @@ class SessionAggregation(Aggregation):
             late = F.timestamp_micros(F.lit(marks.late_us))
             is_late = session.getField("end") <= late.cast(_end_type(self._field))
             rows = rows.observe(jvm.LATE, F.count_if(is_late).alias("rows")).filter(~is_late)
-        groupings = list(self._groupings)
-        groupings[self._place] = session.alias(self._field.name)
-        return self._routed(self._grouped(rows, tuple(groupings)), partitions)
+        return self._routed(self._grouped_with(rows, session), partitions)
 
 
 def _end_type(session: StructField) -> str:

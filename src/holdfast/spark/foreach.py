@@ -21,6 +21,7 @@ class ForeachSink(Sink):
     """
 
     description = "ForeachSink"
+    sees_partitions = True
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer

@@ -32,6 +32,11 @@ def _configuration(session: SparkSession) -> Any:
 
 def read_text(session: SparkSession, location: str) -> str | None:
     """A small text file, or None when there is none."""
+    if (local := local_path(location)) is not None:
+        try:
+            return Path(local).read_text("utf-8")
+        except FileNotFoundError:
+            return None
     system, path = _path(session, location)
     if not system.exists(path):
         return None
@@ -41,6 +46,13 @@ def read_text(session: SparkSession, location: str) -> str | None:
         return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
     finally:
         stream.close()
+
+
+def local_path(location: str) -> str | None:
+    """The path of a qualified location on the local disk, None for one elsewhere."""
+    if not location.startswith("file:/"):
+        return None
+    return "/" + location.removeprefix("file:").lstrip("/")
 
 
 def qualified(session: SparkSession, location: str) -> str:

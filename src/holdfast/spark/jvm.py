@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
 
 from holdfast.errors import InvalidArgument
+from holdfast.streams.sliding import Sliding
 
 _ROWS_PER_ARROW_BATCH = 1_000_000
 # Older Sparks have another word for it.
@@ -36,6 +37,9 @@ _REQUIRED = (
     "org.apache.spark.sql.classic.ExpressionUtils",
     f"{_CATALYST}.analysis.UnresolvedAttribute",
     f"{_CATALYST}.analysis.UnsupportedOperationChecker",
+    f"{_CATALYST}.expressions.Alias",
+    f"{_CATALYST}.expressions.TimeWindow",
+    f"{_CATALYST}.plans.logical.Project",
     f"{_CATALYST}.streaming.InternalOutputModes",
 )
 
@@ -80,6 +84,18 @@ def own_session(session: SparkSession, partitions: int) -> SparkSession:
     return SparkSession(session.sparkContext, java_session)
 
 
+def empty_frame(session: SparkSession, schema: StructType) -> DataFrame:
+    """No rows, from an RDD of their own; unlike `createDataFrame`, it activates no session."""
+    nothing = session.sparkContext._jsc.emptyRDD()
+    java = session._jsparkSession.createDataFrame(nothing, _java_schema(session, schema))
+    return DataFrame(java, session)
+
+
+def is_deterministic(frame: DataFrame) -> bool:
+    """Whether a frame's rows follow from its inputs alone, however these are partitioned."""
+    return bool(frame._jdf.queryExecution().analyzed().deterministic())
+
+
 def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
     """The same rows in another session."""
     return _frame(session, frame._jdf.logicalPlan())
@@ -88,6 +104,72 @@ def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
 def _frame(session: SparkSession, plan: Any) -> DataFrame:
     dataset = _jvm(session).org.apache.spark.sql.classic.Dataset
     return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A node of a plan on the way to a stand-in, or the stand-in itself, which has no `parts`."""
+
+    node: Any
+    parts: tuple[Gap | Any, ...] = ()
+
+    @property
+    def is_stand_in(self) -> bool:
+        """Whether rows go here."""
+        return not self.parts
+
+
+def find_gap(frame: DataFrame, stand_in: DataFrame) -> Gap | None:
+    """Where a frame's plan reads the stand-in.
+
+    None if the frame has to be made anew each time: when it is not deterministic, since random
+    seeds are drawn by Spark's analysis, or when it has subqueries, which are not looked into.
+    """
+    leaf = stand_in._jdf.queryExecution().analyzed()
+    plan = frame._jdf.queryExecution().analyzed()
+    if not plan.deterministic() or any(node.subqueries().nonEmpty() for node in _walk(plan)):
+        return None
+    rdd = leaf.rdd().id()
+
+    def gap(node: Any) -> Gap | None:
+        if _class(node) == "LogicalRDD" and node.rdd().id() == rdd:
+            return Gap(node)
+        children = _items(node.children())
+        parts = [gap(child) for child in children]
+        if not any(parts):
+            return None
+        found = tuple(part or child for part, child in zip(parts, children, strict=True))
+        return Gap(node, found)
+
+    return gap(plan)
+
+
+def fill_gap(session: SparkSession, gap: Gap, rows: DataFrame) -> DataFrame:
+    """The plan with these rows in the place of the stand-in. Requires: columns of its types."""
+    source = rows._jdf.queryExecution().analyzed()
+    given = _items(source.output())
+
+    def filled(part: Any) -> Any:
+        if not isinstance(part, Gap):
+            return part
+        if part.is_stand_in:
+            return _renamed(session, source, given, _items(part.node.output()))
+        return part.node.withNewChildren(scala_seq(session, [filled(p) for p in part.parts]))
+
+    return _frame(session, filled(gap))
+
+
+def _renamed(session: SparkSession, plan: Any, given: list[Any], wanted: list[Any]) -> Any:
+    """A plan's columns under the identity of others."""
+    jvm, nothing = _jvm(session), scala_seq(session, [])
+    alias = jvm.org.apache.spark.sql.catalyst.expressions.Alias
+    none = getattr(jvm, "scala.None$").__getattr__("MODULE$")
+    columns = [
+        alias(column, asked.name(), asked.exprId(), nothing, none, nothing)
+        for column, asked in zip(given, wanted, strict=True)
+    ]
+    project = jvm.org.apache.spark.sql.catalyst.plans.logical.Project
+    return project(scala_seq(session, columns), plan)
 
 
 def arrow_rdd(frame: DataFrame) -> tuple[RDD[bytes], bytes]:
@@ -166,6 +248,47 @@ def analyze_aggregation(frame: DataFrame, num_keys: int) -> AnalyzedAggregation:
 
     calls = tuple(_call(session, node) for node in found)
     return AnalyzedAggregation(tuple(names[:num_keys]), calls, finish)
+
+
+@dataclass(frozen=True)
+class TimeWindow:
+    """A window of a fixed length that a frame is grouped by, and the times it is over."""
+
+    time: Column
+    shape: Sliding
+
+
+_WINDOW_CALLS = ("window", "session_window")
+
+
+def time_window(frame: DataFrame, place: int) -> TimeWindow | None:
+    """The window that a frame, which is `something.groupBy(keys).agg(...)`, has at a place, if
+    it has no other.
+    """
+    plan = frame._jdf.queryExecution().logical()
+    if plan.nodeName() != "Aggregate":
+        return None
+    groupings = _items(plan.groupingExpressions())
+    node = _unaliased(groupings[place])
+    outputs = _items(plan.aggregateExpressions())[len(groupings) :]
+    others = [other for number, other in enumerate(groupings) if number != place]
+    if not _is_window_call(node) or any(
+        _is_window_call(inner) for other in others + outputs for inner in _walk(other)
+    ):
+        return None
+    session = frame.sparkSession
+    arguments = _items(node.children())
+    if not all(_class(argument) == "Literal" for argument in arguments[1:]):
+        return None
+    window = getattr(_jvm(session), f"{_CATALYST}.expressions.TimeWindow")(*arguments)
+    shape = Sliding(
+        int(window.windowDuration()), int(window.slideDuration()), int(window.startTime())
+    )
+    return TimeWindow(_column(session, arguments[0]), shape)
+
+
+def _is_window_call(node: Any) -> bool:
+    return _class(node) == "UnresolvedFunction" and _items(node.nameParts())[-1] in _WINDOW_CALLS
 
 
 def sql_of(column: Column) -> str:

@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 from pyspark.sql import SparkSession
 
@@ -30,8 +30,7 @@ def state_root(session: SparkSession, checkpoint: str, wanted: str | None) -> st
     if wanted is not None and wanted.startswith("memory://"):
         return _in_memory(session, wanted)
     qualified = hadoop.qualified(session, wanted or f"{checkpoint}/{STATE}")
-    scheme = urlsplit(qualified).scheme
-    return unquote(urlsplit(qualified).path) if scheme == "file" else qualified
+    return hadoop.local_path(qualified) or qualified
 
 
 def _in_memory(session: SparkSession, wanted: str) -> str:

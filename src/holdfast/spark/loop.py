@@ -40,7 +40,9 @@ from holdfast.spark.pairing import (
     note_pair,
 )
 from holdfast.spark.sinks import Sink
+from holdfast.spark.templates import Template
 from holdfast.store import load_provider_class
+from holdfast.streams import worker
 from holdfast.streams.outbox import Emitted, Outbox, OutboxReader, filed
 from holdfast.streams.reading import Output, read_output
 from holdfast.streams.task import StoreSpec, Task, TaskResult, run_task
@@ -68,17 +70,49 @@ class QuerySpec:
 
 
 @dataclass(frozen=True)
+class _Frames:
+    """What Spark computes for a stage: the tasks' input of a batch, and the output of its rows."""
+
+    stage: Stage
+    session: SparkSession
+    batch: Template
+    rows_schema: StructType
+    output: Template
+
+    @classmethod
+    def of(
+        cls, stage: Stage, before: DataFrame, partitions: int, output_session: SparkSession
+    ) -> _Frames:
+        """Those of a stage that comes after `before`."""
+        operator, session = stage.operator, before.sparkSession
+        batch = Template(
+            session,
+            before.schema,
+            lambda rows: operator.batch_frame(rows, partitions, Watermarks()),
+        )
+        rows_schema = operator.rows_schema(batch.made)
+        output = Template(output_session, rows_schema, stage.output)
+        return cls(stage, session, batch, rows_schema, output)
+
+    def of_batch(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
+        """What the tasks get of a batch."""
+        if self.stage.operator.reads_marks:
+            batch = jvm.moved(batch, self.session)
+            return self.stage.operator.batch_frame(batch, partitions, marks)
+        return self.batch.fill(batch)
+
+
+@dataclass(frozen=True)
 class _StageRun:
     """A stage once its state is open; `schema` is that of the Arrow rows its tasks get."""
 
-    stage: Stage
+    frames: _Frames
     store: StoreSpec
     schema: bytes
-    rows_schema: StructType
 
     @property
     def operator(self) -> Operator:
-        return self.stage.operator
+        return self.frames.stage.operator
 
     @property
     def emits(self) -> bool:
@@ -125,6 +159,8 @@ class VersionLoop:
         self.manifest: Manifest
         self._stages: list[_StageRun]
         self._own: SparkSession
+        self._needs_partitions: bool
+        """Whether a version's rows have to come in the same partitions when they come again."""
 
     # -- opening -------------------------------------------------------------------------------
 
@@ -135,31 +171,28 @@ class VersionLoop:
         check_pair(self._session, self.spec.checkpoint, self.root, found)
         partitions = self._partitions(found)
         self._own = jvm.own_session(self._session, partitions)
-        frame = self._own.createDataFrame([], self.spec.source.schema)
-        prepared = []
+        frame = jvm.empty_frame(self._own, self.spec.source.schema)
+        prepared: list[_Frames] = []
         for stage in self.spec.stages:
-            batch = stage.operator.batch_frame(frame, partitions, Watermarks())
-            rows_schema = stage.operator.rows_schema(batch)
-            prepared.append((stage, batch, rows_schema))
-            frame = stage.output(self._own.createDataFrame([], rows_schema))
-        shapes = [self._shape(stage.operator, batch) for stage, batch, _ in prepared]
+            is_last = stage is self.spec.stages[-1]
+            session = self._session if is_last else self._own
+            prepared.append(_Frames.of(stage, frame, partitions, session))
+            frame = prepared[-1].output.made
+        self._needs_partitions = self._sink.sees_partitions or not jvm.is_deterministic(frame)
+        shapes = [self._shape(frames.stage.operator, frames.batch.made) for frames in prepared]
         self.manifest = self._create(shapes, partitions) if found is None else found
         self._check(shapes)
         note_pair(self._session, self.spec.checkpoint, self.manifest)
         self._stages = [
-            self._stage_run(number, stage, shape, batch, rows_schema)
-            for number, ((stage, batch, rows_schema), shape) in enumerate(
-                zip(prepared, shapes, strict=True)
-            )
+            self._stage_run(number, frames, shape)
+            for number, (frames, shape) in enumerate(zip(prepared, shapes, strict=True))
         ]
 
     def _shape(self, operator: Operator, batch: DataFrame) -> StoreShape:
         key_schema, value_schema = operator.schemas(batch)
         return StoreShape.of(key_schema, value_schema, operator.key_index, operator.prefix)
 
-    def _stage_run(
-        self, number: int, stage: Stage, shape: StoreShape, batch: DataFrame, rows: StructType
-    ) -> _StageRun:
+    def _stage_run(self, number: int, frames: _Frames, shape: StoreShape) -> _StageRun:
         store = StoreSpec(
             root=self.root,
             operator=number,
@@ -171,7 +204,8 @@ class VersionLoop:
             conf=self._conf,
             run_id=self._run_id,
         )
-        return _StageRun(stage, store, jvm.arrow_schema(batch).serialize().to_pybytes(), rows)
+        schema = jvm.arrow_schema(frames.batch.made).serialize().to_pybytes()
+        return _StageRun(frames, store, schema)
 
     def _stored(self, number: int) -> StoreEntry:
         return self.manifest.operators[number][DEFAULT_STORE_NAME]
@@ -266,14 +300,16 @@ class VersionLoop:
         started = time.monotonic()
         marks = self.marks.following()
         ansi = str(self._session.conf.get("spark.sql.ansi.enabled")).lower() == "true"
-        frame = None if batch is None else jvm.moved(batch, self._own)
+        frame = batch
         results: dict[int, list[TaskResult]] = {}
         late_rows = 0
         for number, run in enumerate(self._stages):
-            settings = self._settings(run, marks, ansi, is_last=number == len(self._stages) - 1)
+            is_last = number == len(self._stages) - 1
+            settings = self._settings(run, marks, ansi, is_last)
             found, late = self._run_stage(run, run.operator.task(settings), frame, marks)
             results[number], late_rows = found, late_rows + late
-            frame = self._handed_on(run, [result.emitted for result in found])
+            emitted = [result.emitted for result in found]
+            frame = None if is_last else self._handed_on(run, emitted)
         if observe is not None:
             seen = observe()
             marks = marks.observed(
@@ -283,7 +319,7 @@ class VersionLoop:
         computed = time.monotonic()
         self._commit(results, marks, facts)
         committed = time.monotonic()
-        self.deliver()
+        self._deliver(emitted)
         seconds = {
             "compute": computed - started,
             "commit": committed - computed,
@@ -308,10 +344,13 @@ class VersionLoop:
     ) -> tuple[list[TaskResult], int]:
         """The results of one operator's tasks, and the late rows Spark itself filtered out."""
         count, schema = run.store.partitions, run.schema
-        if frame is None:
+        if frame is None and not run.operator.is_global:
             numbers = self._session.sparkContext.parallelize(range(count), count)
             return numbers.map(lambda p: run_task(task, p, schema, ())).collect(), 0
-        prepared = run.operator.batch_frame(frame, count, marks)
+        if frame is None:
+            prepared = run.frames.batch.made  # of no rows: the one group that is there anyway
+        else:
+            prepared = run.frames.of_batch(frame, count, marks)
         rdd, schema = jvm.arrow_rdd(prepared)
         results = rdd.mapPartitionsWithIndex(
             lambda p, raw: [run_task(task, p, schema, raw)]
@@ -324,24 +363,9 @@ class VersionLoop:
         """What the next operator gets; None where there is nothing."""
         if not any(part.rows for part in emitted):
             return None
-        return run.stage.output(self._rows(self._own, run, _reader(run, emitted)))
-
-    def _rows(
-        self, session: SparkSession, run: _StageRun, reader: OutboxReader | Output
-    ) -> DataFrame:
-        """Rows of an operator, read by tasks, one for each partition."""
-        count = run.store.partitions
-
-        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for partition in batch.column(0).to_pylist():
-                    if isinstance(reader, OutboxReader):
-                        yield from reader.read(partition)
-                    else:
-                        for table in read_output(reader, partition):
-                            yield from table.to_batches()
-
-        return session.range(0, count, 1, count).mapInArrow(read, run.rows_schema)
+        reader = _reader(run, emitted)
+        rows = _at_hand if reader.is_at_hand else _by_tasks
+        return run.frames.output.fill(rows(self._session, run, reader))
 
     def _commit(
         self,
@@ -374,22 +398,30 @@ class VersionLoop:
     # -- delivering ----------------------------------------------------------------------------
 
     def deliver(self) -> None:
-        """Hand the newest version's rows to the sink."""
-        self._sink.deliver(self._output(), self.manifest.version)
+        """Hand the newest version's rows, as the storage has them, to the sink."""
+        self._deliver([])
 
-    def _output(self) -> DataFrame:
-        run, marks = self._stages[-1], self.marks
+    def _deliver(self, emitted: list[Emitted]) -> None:
+        """Hand the newest version's rows to the sink: as its tasks gave them, or else as stored."""
+        run = self._stages[-1]
+        fresh = _reader(run, emitted)
+        if emitted and fresh.is_at_hand and not self._needs_partitions:
+            rows = _at_hand(self._session, run, fresh)
+        else:
+            rows = _by_tasks(self._session, run, self._stored_output(run))
+        self._sink.deliver(run.frames.output.fill(rows), self.manifest.version)
+
+    def _stored_output(self, run: _StageRun) -> OutboxReader | Output:
+        marks = self.marks
         if run.emits:
-            parts = [Emitted.from_json(part) for part in self.manifest.outbox]
-            return run.stage.output(self._rows(self._session, run, _reader(run, parts)))
-        output = Output(
+            return _reader(run, [Emitted.from_json(part) for part in self.manifest.outbox])
+        return Output(
             store=run.store,
             version=self.manifest.version,
             mode=self.spec.mode,
             above=marks.late_us,
             upto=marks.evict_us if run.operator.key_index is not None else None,
         )
-        return run.stage.output(self._rows(self._session, run, output))
 
     def deliver_leftover(self) -> None:
         """A tick that was committed before a crash may not have been delivered."""
@@ -448,5 +480,29 @@ class VersionLoop:
         }
 
 
+def _at_hand(session: SparkSession, run: _StageRun, reader: OutboxReader) -> DataFrame:
+    """Rows of an operator that came with its tasks' results: Spark has no job to run for them."""
+    table = reader.table()
+    return session.createDataFrame([] if table is None else table, run.frames.rows_schema)
+
+
+def _by_tasks(session: SparkSession, run: _StageRun, reader: OutboxReader | Output) -> DataFrame:
+    """Rows of an operator, read by tasks, one for each partition."""
+    count = run.store.partitions
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        worker.acknowledge()
+        for batch in batches:
+            for partition in batch.column(0).to_pylist():
+                if isinstance(reader, OutboxReader):
+                    yield from reader.read(partition)
+                else:
+                    for table in read_output(reader, partition):
+                        yield from table.to_batches()
+        worker.acknowledge()
+
+    return session.range(0, count, 1, count).mapInArrow(read, run.frames.rows_schema)
+
+
 def _reader(run: _StageRun, parts: Sequence[Emitted]) -> OutboxReader:
-    return OutboxReader(run.store.root, run.store.options, tuple(p for p in parts if p.rows))
+    return OutboxReader(run.store.root, run.store.options, tuple(parts))

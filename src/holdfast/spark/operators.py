@@ -45,6 +45,9 @@ class Operator(ABC):
     key_index: int | None = None
     """The key column its state is evicted by."""
 
+    reads_marks: bool = False
+    """Whether `batch_frame` depends on the watermarks."""
+
     prefix: int = 0
     """How many leading key columns rows are dealt out by; 0 for all."""
 
@@ -167,9 +170,14 @@ def described(column: Column, field: StructField) -> Column:
     return column.alias(field.name)
 
 
-def nullable(fields: list[StructField]) -> StructType:
-    """A schema of these columns, each nullable, without metadata."""
-    return StructType([StructField(field.name, field.dataType, True) for field in fields])
+def nullable(fields: list[StructField], *, keep_metadata: bool = False) -> StructType:
+    """A schema of these columns, each nullable, without metadata unless asked for."""
+    return StructType(
+        [
+            StructField(f.name, f.dataType, True, f.metadata if keep_metadata else None)
+            for f in fields
+        ]
+    )
 
 
 def free(name: str, taken: set[str]) -> str:

@@ -42,6 +42,7 @@ class StatefulQuery:
         self._lock = threading.RLock()
         """One at a time: a batch, a tick, a merge."""
         self._inner: StreamingQuery
+        self._offsets: str
         self._started = threading.Event()
         self._idle: Periodic | None = None
         self._maintenance: Periodic | None = None
@@ -63,6 +64,7 @@ class StatefulQuery:
 
     def _start(self) -> None:
         self._loop.open()
+        self._offsets = hadoop.qualified(self._session, f"{self._spec.checkpoint}/offsets")
         self._sink.start(self._spec.native)
         self._loop.deliver_leftover()
         writer = (
@@ -88,7 +90,7 @@ class StatefulQuery:
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            offsets = hadoop.read_text(self._session, f"{self._spec.checkpoint}/offsets/{batch_id}")
+            offsets = hadoop.read_text(self._session, f"{self._offsets}/{batch_id}")
             facts = {"id": batch_id, "query_id": self.id, "offsets": offsets}
             if self._loop.is_replay(facts):
                 log.info("Batch %d is in version %d already", batch_id, self.version)

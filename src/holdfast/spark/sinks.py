@@ -18,6 +18,9 @@ class Sink(ABC):
     description: str
     """What a query's progress calls it."""
 
+    sees_partitions: bool = False
+    """Whether a version has to come again in the same partitions."""
+
     def start(self, native: DataFrame) -> None:  # noqa: B027 - most have nothing to do
         """Get ready; `native` has the schema and the session of the output."""
 

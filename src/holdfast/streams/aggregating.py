@@ -12,7 +12,7 @@ import pyarrow as pa
 from holdfast.engine.writer import FOUND
 from holdfast.streams.contract import TaskStore
 from holdfast.streams.merging import Merge, merge_table
-from holdfast.streams.outbox import NOTHING, Outbox
+from holdfast.streams.outbox import NOTHING, Emitted, Outbox, emit_if_small, small_bytes
 from holdfast.streams.task import (
     StoreSpec,
     TaskResult,
@@ -24,6 +24,8 @@ from holdfast.streams.task import (
 
 ROWS = "_rows"
 """How many input rows went into a row of partial aggregates."""
+_FEW_KEYS = 20_000
+"""Up to so many keys of all partitions are looked through for the driver to deliver."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class AggregationTask:
 
     Rows whose index is at or below `late` are dropped, state at or below `evict` goes; None for
     either means that nothing is late or evicted. With an `outbox` the groups of `mode` are put
-    out for the next operator.
+    out for the next operator; without, few of them go to the driver with the result.
     """
 
     store: StoreSpec
@@ -60,9 +62,7 @@ class AggregationTask:
         store = self.store.open(partition, self.base_version)
         started = time.monotonic()
         worked = self._work_in(store, table)
-        emitted = NOTHING
-        if self.outbox is not None:
-            emitted = self.outbox.emit(partition, self._groups(store, worked.changed))
+        emitted = self._emit(partition, store, worked.changed)
         updated_at = time.monotonic()
         evicted = 0 if self.evict is None else store.raise_evict_bound(self.evict)
         return finished(
@@ -90,6 +90,16 @@ class AggregationTask:
         if index is None:
             return table, None
         return split_late(table, self.store.key_schema.names[index], self.late)
+
+    def _emit(self, partition: int, store: TaskStore, changed: pa.Table) -> Emitted:
+        if self.outbox is not None:
+            return self.outbox.emit(partition, self._groups(store, changed))
+        partitions = self.store.partitions
+        if changed.nbytes > small_bytes(partitions):
+            return NOTHING
+        if self.mode == "complete" and store.metrics.num_keys > _FEW_KEYS // partitions:
+            return NOTHING
+        return emit_if_small(partition, partitions, self._groups(store, changed))
 
     def _groups(self, store: TaskStore, changed: pa.Table) -> Iterator[pa.Table]:
         """What the mode gives to the next operator."""

@@ -21,6 +21,7 @@ from holdfast.errors import Corruption
 
 _INLINE_BYTES = 256 << 10
 _INLINE_BYTES_OF_ALL = 64 << 20
+_AT_HAND_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +65,32 @@ class Outbox:
         kept = [table for table in tables if table.num_rows]
         if not kept:
             return Emitted(partition)
-        body = _stream(kept)
-        emitted = Emitted(
-            partition,
-            rows=sum(table.num_rows for table in kept),
-            size=len(body),
-            checksum=xxhash.xxh3_64_hexdigest(body),
-        )
+        emitted = _inline(partition, kept)
+        body = emitted.inline
+        assert body is not None
         if len(body) <= min(_INLINE_BYTES, _INLINE_BYTES_OF_ALL // self.partitions):
-            return replace(emitted, inline=body)
+            return emitted
         path = outbox_path(self.version, Runtime.system().new_id())
         with open_storage(self.root, self.options).open_writer(path) as blob:
             blob.write(body)
-        return replace(emitted, path=path)
+        return replace(emitted, path=path, inline=None)
+
+
+def emit_if_small(partition: int, partitions: int, tables: Iterable[pa.Table]) -> Emitted:
+    """What `Outbox.emit` gives, `NOTHING` where that is too much to travel in a result."""
+    kept, size = [], 0
+    for table in tables:
+        size += table.nbytes
+        if size > small_bytes(partitions):
+            return NOTHING
+        if table.num_rows:
+            kept.append(table)
+    return _inline(partition, kept) if kept else Emitted(partition)
+
+
+def small_bytes(partitions: int) -> int:
+    """How much one of so many tasks may hand to the driver for it to deliver."""
+    return min(_INLINE_BYTES, _AT_HAND_BYTES // partitions)
 
 
 def filed(storage: Storage, version: int, emitted: Sequence[Emitted]) -> tuple[Emitted, ...]:
@@ -104,12 +118,28 @@ class OutboxReader:
     options: Mapping[str, str]
     parts: tuple[Emitted, ...]
 
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether every row came with the tasks' results, and they are few enough for a plan."""
+        size = sum(part.size for part in self.parts)
+        return size <= _AT_HAND_BYTES and all(
+            part != NOTHING and (part.inline is not None or not part.rows) for part in self.parts
+        )
+
+    def table(self) -> pa.Table | None:
+        """All rows, None where there are none."""
+        batches = [batch for part in self.parts if part.rows for batch in self._batches(part)]
+        return pa.Table.from_batches(batches) if batches else None
+
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
         """The rows emitted for a partition."""
         for part in self.parts:
             if part.partition == partition and part.rows:
-                with ipc.open_stream(pa.py_buffer(self._body(part))) as reader:
-                    yield from reader
+                yield from self._batches(part)
+
+    def _batches(self, part: Emitted) -> Iterator[pa.RecordBatch]:
+        with ipc.open_stream(pa.py_buffer(self._body(part))) as reader:
+            yield from reader
 
     def _body(self, part: Emitted) -> bytes:
         if part.inline is not None:
@@ -123,6 +153,17 @@ class OutboxReader:
                 "version is committed; its output cannot be delivered again."
             )
         return body
+
+
+def _inline(partition: int, tables: Sequence[pa.Table]) -> Emitted:
+    body = _stream(tables)
+    return Emitted(
+        partition,
+        rows=sum(table.num_rows for table in tables),
+        size=len(body),
+        checksum=xxhash.xxh3_64_hexdigest(body),
+        inline=body,
+    )
 
 
 def _stream(tables: Sequence[pa.Table]) -> bytes:

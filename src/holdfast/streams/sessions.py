@@ -10,16 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.engine.columns import canonical
 from holdfast.engine.segment import HASH, index_numbers
 from holdfast.streams.aggregating import ROWS, AggregationTask, Worked, row_count
 from holdfast.streams.contract import TaskStore
-from holdfast.streams.merging import merge_table
-
-Numbers = npt.NDArray[np.int64]
+from holdfast.streams.grouping import Numbers, Runs, codes_of, merged_runs
 
 
 @dataclass(frozen=True)
@@ -56,13 +52,8 @@ class SessionTask(AggregationTask):
         """One row for each session that changed."""
         values = self.store.value_schema.names
         first = both.take(pa.array(joined.rows[joined.firsts]))
-        merged = first.select(values)
-        for step in range(1, int(joined.sizes.max(initial=0))):
-            longer = np.flatnonzero(joined.sizes > step)
-            following = both.take(pa.array(joined.rows[joined.firsts[longer] + step]))
-            so_far = merged.take(pa.array(longer))
-            added = merge_table(self.merges, following, so_far, ansi=self.ansi).select(values)
-            merged = _replaced(merged, longer, added)
+        runs = Runs(joined.rows, joined.firsts, joined.sizes)
+        merged = merged_runs(self.merges, both.select(values), runs, ansi=self.ansi)
         names = self.store.key_schema.names
         columns = {name: first.column(name) for name in names[:-1]}
         end_type = both.schema.field(names[-1]).type
@@ -96,7 +87,7 @@ class _Joined:
 
 def _joined(group: list[pa.Array], starts: Numbers, ends: Numbers, known: int) -> _Joined:
     """Cut rows into sessions; the first `known` rows are those of state."""
-    codes = _codes(group)
+    codes = codes_of(group)
     order = np.lexsort((starts, codes))
     code, start, end = codes[order], starts[order], ends[order]
     reach = _running_max(code, end)
@@ -116,27 +107,7 @@ def _running_max(code: Numbers, values: Numbers) -> Numbers:
     return distinct[lifted - code * len(distinct)]
 
 
-def _codes(columns: list[pa.Array]) -> Numbers:
-    """A number for each row, the same for rows that are equal in every column."""
-    codes = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        cells = canonical(column)
-        if pa.types.is_nested(cells.type):
-            cells = pa.array([repr(cell) for cell in cells.to_pylist()])
-        encoded = cells.dictionary_encode("encode").indices.to_numpy(zero_copy_only=False)
-        both = codes * (int(encoded.max(initial=0)) + 1) + encoded
-        codes = np.unique(both, return_inverse=True)[1].astype(np.int64)
-    return codes
-
-
 def _numbers(table: pa.Table, name: str) -> Numbers:
     numbers = index_numbers(table.column(name).combine_chunks())
     assert numbers is not None
     return numbers
-
-
-def _replaced(table: pa.Table, at: Numbers, rows: pa.Table) -> pa.Table:
-    """`table` with the rows `at` replaced."""
-    places = np.arange(table.num_rows)
-    places[at] = np.arange(len(at)) + table.num_rows
-    return pa.concat_tables([table, rows.cast(table.schema)]).take(pa.array(places))

@@ -19,6 +19,7 @@ from holdfast.engine.segment import HASH, index_numbers
 from holdfast.errors import IllegalState
 from holdfast.ids import StateStoreId
 from holdfast.store import StateStoreProvider
+from holdfast.streams import worker
 from holdfast.streams.contract import ContractStore, TaskStore
 from holdfast.streams.outbox import NOTHING, Emitted
 from holdfast.types import Schema
@@ -129,7 +130,11 @@ class Task(Protocol):
 def run_task(task: Task, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
     """Run a task; what it raises says which one it was."""
     try:
-        return task.run(partition, schema, batches)
+        worker.acknowledge()
+        result = task.run(partition, schema, batches)
+        worker.acknowledge()
+        worker.settle("task")
+        return result
     except Exception as error:
         place = (
             f"run {task.store.run_id}, operator {task.store.operator}, partition {partition}, "

@@ -1,0 +1,53 @@
+"""Writes what the long tests said, their seeds with it, to `benchmarks/results/soak-*.md`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+_RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+_PARTS = {
+    "tests/engine": "store",
+    "tests/recovery": "store",
+    "tests/spark": "streams",
+    "tests/services": "kills",
+}
+_TITLES = {
+    "store": "The store under long random use",
+    "streams": "Managed state against Spark's own streaming",
+    "kills": "Streams whose driver is killed",
+}
+
+
+class SoakReport:
+    """Collects the reports of one run of `make soak`."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, list[str]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep what a long test printed."""
+        if report.when != "call" or "soak" not in report.keywords:
+            return
+        file, _, test = report.nodeid.partition("::")
+        part = _PARTS.get(file.rpartition("/")[0])
+        if part is None:
+            return
+        name = test.replace("_", " ").removeprefix("test ")
+        said = report.capstdout.strip()
+        text = f"## {name}: {report.outcome}, {report.duration / 60:.1f} minutes\n\n`{file}`\n"
+        self._said.setdefault(part, []).append(f"{text}\n```\n{said}\n```\n" if said else text)
+
+    def pytest_sessionfinish(self) -> None:
+        """Write a file for each part that ran."""
+        for part, said in self._said.items():
+            _RESULTS.mkdir(parents=True, exist_ok=True)
+            head = f"# {_TITLES[part]}\n\n`make soak` writes this file.\n"
+            (_RESULTS / f"soak-{part}.md").write_text("\n".join([head, *sorted(said)]))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Report on `make soak`, and on nothing less."""
+    if config.option.markexpr == "soak" and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(SoakReport())

@@ -1,0 +1,93 @@
+"""A stream that is told to end by a signal goes on later as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast
+from holdfast import stateful
+
+pytestmark = pytest.mark.spark
+
+DRIVER = Path(__file__).with_name("stream_to_signal.py")
+FILES = 60
+PATIENCE_S = 120
+
+
+def _write(folder: Path, number: int, chance: random.Random) -> None:
+    rows = [{"k": chance.choice("abc")} for _ in range(20)]
+    path = folder / f"{number:03d}.json"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    os.utime(path, (number + 1000, number + 1000))
+
+
+def _counts(folder: Path, files: int) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for path in sorted(folder.iterdir())[:files]:
+        counts.update(json.loads(line)["k"] for line in path.read_text().splitlines())
+    return counts
+
+
+def _state(checkpoint: Path) -> tuple[int, Counter[str]]:
+    state = holdfast.read(checkpoint)
+    rows = state.scan().to_pylist()
+    return state.version, Counter({row["k"]: row["count"] for row in rows})
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_stream_without_harm(
+    spark: SparkSession, tmp_path: Path, number: signal.Signals
+) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    source, checkpoint, said = tmp_path / "in", tmp_path / "cp", tmp_path / "said"
+    source.mkdir()
+    for file in range(FILES):
+        _write(source, file, chance)
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, DRIVER, str(source), str(checkpoint)],
+            stdout=output, stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+    deadline = time.monotonic() + PATIENCE_S
+    versions = checkpoint / "holdfast" / "versions"
+    while not versions.is_dir() or len(list(versions.iterdir())) < 3:
+        assert process.poll() is None, said.read_text()
+        assert time.monotonic() < deadline, said.read_text()
+        time.sleep(0.02)
+    time.sleep(chance.random())
+    process.send_signal(number)
+    code = process.wait(PATIENCE_S)
+    version, counts = _state(checkpoint)
+    assert 2 <= version < FILES
+    assert counts == _counts(source, version)
+    if number == signal.SIGINT:
+        assert code == 0
+        assert f"stopped at version {version}" in said.read_text()
+    else:
+        assert code == -signal.SIGTERM
+    for path in sorted(source.iterdir())[version + 4 :]:
+        path.unlink()  # few are enough to see that it goes on
+    rows = spark.readStream.schema("k string").option("maxFilesPerTrigger", "1").json(str(source))
+    query = (
+        stateful(rows).groupBy("k").count()
+        .writeStream.outputMode("update").format("noop")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )  # fmt: skip
+    query.awaitTermination()
+    assert _state(checkpoint) == (version + 4, _counts(source, version + 4))

@@ -1,0 +1,111 @@
+"""Panes dealt out to windows, against the rows themselves put into every window one by one."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
+from holdfast.conf import StateStoreConf
+from holdfast.engine.hashing import key_hashes
+from holdfast.engine.segment import HASH
+from holdfast.ids import StateStoreId
+from holdfast.streams.aggregating import ROWS
+from holdfast.streams.merging import Merge
+from holdfast.streams.sliding import Sliding, SlidingTask
+from holdfast.streams.task import StoreSpec
+from holdfast.types import parse_schema
+
+KEY = parse_schema("id string, start timestamp, end timestamp")
+VALUE = parse_schema("total long")
+SHAPES = [Sliding(10, 2, 0), Sliding(10, 4, 3), Sliding(7, 5, -1), Sliding(9, 6, 100)]
+
+
+def _windows(sliding: Sliding, time: int) -> set[int]:
+    """The starts of the windows a time is in, by trying every one."""
+    first = (time - sliding.length_us - sliding.start_us) // sliding.slide_us
+    starts = [sliding.start_us + (first + i) * sliding.slide_us for i in range(20)]
+    return {start for start in starts if start <= time < start + sliding.length_us}
+
+
+def _pane(sliding: Sliding, time: int) -> int:
+    return time - (time - sliding.start_us) % sliding.pane_us
+
+
+@pytest.mark.parametrize("sliding", SHAPES)
+def test_every_time_of_a_pane_is_in_the_windows_of_the_pane(sliding: Sliding) -> None:
+    for time in range(-60, 60):
+        pane = _pane(sliding, time)
+        number, starts = sliding.windows(np.array([pane]))
+        assert set(starts.tolist()) == _windows(sliding, time)
+        assert len(starts) == len(set(starts.tolist()))
+        assert not number.any()
+
+
+def _table(rows: list[tuple[str | None, int, int]], sliding: Sliding) -> pa.Table:
+    """Rows summed up by pane, as Spark hands them to the tasks."""
+    totals: Counter[tuple[str | None, int]] = Counter()
+    counts: Counter[tuple[str | None, int]] = Counter()
+    for key, time, amount in rows:
+        totals[key, _pane(sliding, time)] += amount
+        counts[key, _pane(sliding, time)] += 1
+    places = list(counts)
+    stamp = pa.timestamp("us", tz="UTC")
+    starts = np.array([pane for _, pane in places], np.int64)
+    keys = [
+        pa.array([key for key, _ in places], pa.string()),
+        pa.array(starts).view(stamp),
+        pa.array(starts + sliding.pane_us).view(stamp),
+    ]
+    return pa.table(
+        {
+            **dict(zip(KEY.names, keys, strict=True)),
+            "total": pa.array([totals[place] for place in places], pa.int64()),
+            ROWS: pa.array([counts[place] for place in places], pa.int64()),
+            HASH: pa.array(key_hashes(keys, 1)),
+        }
+    )
+
+
+@pytest.mark.parametrize("sliding", SHAPES)
+def test_windows_of_panes_are_the_windows_of_the_rows(sliding: Sliding, tmp_path: Path) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    rnd = random.Random(seed)
+    provider = HDFSBackedStateStoreProvider()
+    provider.init(StateStoreId(str(tmp_path), 0, 0), KEY, VALUE, 2, 1, StateStoreConf.empty)
+    spec = StoreSpec(str(tmp_path), 0, KEY, VALUE, 2, 1, 1, StateStoreConf.empty, "run")
+    expected: Counter[tuple[str | None, int]] = Counter()
+    seen: set[tuple[str | None, int]] = set()
+    late = -25
+    for version in range(6):
+        task = SlidingTask(
+            spec, version, (Merge("sum", ("total",)),), ansi=True, mode="update", late=late,
+            sliding=sliding,
+        )  # fmt: skip
+        rows = [
+            (rnd.choice(["a", "b", None]), rnd.randrange(-40, 80), rnd.randrange(100))
+            for _ in range(60)
+        ]
+        dropped = 0
+        for key, time, amount in rows:
+            for start in _windows(sliding, time):
+                if start + sliding.length_us <= late:
+                    dropped += 1
+                else:
+                    expected[key, start] += amount
+                    seen.add((key, start))
+        store = provider.get_store(version)
+        worked = task._work_in(store, _table(rows, sliding))
+        assert worked.late_rows == dropped
+        store.commit()
+        state = provider.get_store(version + 1).scan()
+        starts = state.column("start").cast(pa.int64()).to_pylist()
+        places = zip(state.column("id").to_pylist(), starts, strict=True)
+        held = dict(zip(places, state.column("total").to_pylist(), strict=True))
+        assert held == {place: expected[place] for place in seen}

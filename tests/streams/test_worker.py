@@ -1,0 +1,65 @@
+"""What a worker process does between tasks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.streams import worker
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux alone has the option")
+def test_tcp_connections_are_found_and_stay_open() -> None:
+    local, other = socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as server, local, other:
+        with socket.create_connection(server.getsockname()) as client:
+            worker._connections.cache_clear()
+            assert client.fileno() in worker._connections()
+            assert local.fileno() not in worker._connections()
+            worker.acknowledge()
+            peer, _ = server.accept()
+            with peer:
+                client.sendall(b"still open")
+                assert peer.recv(100) == b"still open"
+        worker.acknowledge()  # what is closed is passed over
+    worker._connections.cache_clear()
+
+
+def test_a_default_timeout_does_not_reach_a_connection() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+    ):
+        worker._connections.cache_clear()
+        socket.setdefaulttimeout(30)
+        try:
+            worker.acknowledge()
+        finally:
+            socket.setdefaulttimeout(None)
+        assert os.get_blocking(client.fileno())
+    worker._connections.cache_clear()
+
+
+def test_what_is_loaded_is_no_longer_looked_through_for_garbage() -> None:
+    # In a process of its own: the objects of this one belong to the tests.
+    code = (
+        "import gc, pyarrow\n"
+        "from holdfast.streams import worker\n"
+        "before = gc.get_freeze_count()\n"
+        "worker.settle('task')\n"
+        "print(gc.get_freeze_count() - before > 10_000, len(gc.get_objects()) < 5_000)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+    assert done.stdout.split() == ["True", "True"]
+    assert gc.isenabled()

@@ -14,6 +14,9 @@ from enum import Enum
 from holdfast.engine.manifest import Manifest, PartitionEntry, SegmentRef, StoreEntry
 from holdfast.errors import IllegalState
 
+Place = tuple[int, str, int]
+"""A partition of a store: operator, store name, partition."""
+
 
 class Verdict(Enum):
     """What an attempt to create a manifest came to."""
@@ -53,6 +56,11 @@ class Prepared:
     expire: int | None = None
     inline: bytes | None = None
     swaps: tuple[Swap, ...] = ()
+
+    @property
+    def place(self) -> Place:
+        """The partition it is about."""
+        return self.operator, self.store, self.partition
 
 
 def judge_create(created: bool | None, existing_commit_id: str | None, commit_id: str) -> Verdict:
@@ -106,9 +114,9 @@ def check_prepared(
 ) -> None:
     """Refuse a commit that is not exactly one fitting row for each partition of `base`."""
     expected = {(op, name, entry.index) for op, name, entry in base.partitions()}
-    seen: set[tuple[int, str, int]] = set()
+    seen: set[Place] = set()
     for row in prepared:
-        place = (row.operator, row.store, row.partition)
+        place = row.place
         what = f"operator {row.operator}, store {row.store!r}, partition {row.partition}"
         if place not in expected:
             raise IllegalState(f"Version {base.version} has no {what}: nothing was committed.")
@@ -140,7 +148,7 @@ def next_operators(
     A swap goes in where exactly its inputs still stand side by side, and its file is among
     `present` (None: all are).
     """
-    by_place = {(row.operator, row.store, row.partition): row for row in prepared}
+    by_place = {row.place: row for row in prepared}
     return {
         operator: {
             name: replace(

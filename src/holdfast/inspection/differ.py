@@ -20,8 +20,9 @@ from holdfast.engine.rows import Rows
 from holdfast.engine.segment import Segment
 from holdfast.engine.view import Bounds, Found, StateView
 from holdfast.engine.writer import PartitionReader
+from holdfast.inspection.fitting import fit_columns
 from holdfast.inspection.model import Change, ChangeKind
-from holdfast.types import MapType, RowCodec
+from holdfast.types import MapType, RowCodec, Schema
 
 
 @dataclass
@@ -29,6 +30,7 @@ class PartitionDiff:
     """The changes of one partition; the counts go on where the list has no more room."""
 
     room: int | None
+    values: Schema
     counts: dict[ChangeKind, int] = field(
         default_factory=lambda: {"added": 0, "changed": 0, "removed": 0}
     )
@@ -47,10 +49,14 @@ def diff_partition(
     before: PartitionReader,
     after: PartitionReader,
     open_segment: Callable[[SegmentRef], Segment],
+    values: Schema,
     room: int | None,
 ) -> PartitionDiff:
-    """How `after` differs from `before`, whichever is the newer; lists up to `room` changes."""
-    found = PartitionDiff(room)
+    """How `after` differs from `before`, whichever is the newer; lists up to `room` changes.
+
+    Both are compared in the value columns of `values`.
+    """
+    found = PartitionDiff(room, values)
     old, new = sorted((before, after), key=lambda reader: reader.chain.version)
     touched = _touched_pieces(old, new, open_segment)
     if touched is not None:
@@ -79,7 +85,7 @@ def _touched_pieces(
 
 def _fresh_segments(old: PartitionReader, new: PartitionReader) -> list[SegmentRef] | None:
     """The segments of `new` that hold what came after `old`, or None when they cannot tell."""
-    if old.chain.bounds != new.chain.bounds:
+    if old.chain.bounds != new.chain.bounds or old.shape is not new.shape:
         return None
     version = old.chain.version
     fresh: list[SegmentRef] = []
@@ -102,7 +108,7 @@ def _compare(
     only_removed: bool = False,
 ) -> None:
     for piece in pieces:
-        pairs = _Pairs(before, piece, _lookup(before, piece), _lookup(after, piece))
+        pairs = _Pairs(before, after, piece, found.values)
         found.add("removed", pairs, np.flatnonzero(pairs.was & ~pairs.stays))
         if only_removed:
             continue
@@ -118,18 +124,28 @@ def _lookup(reader: PartitionReader, rows: Rows) -> Found:
 class _Pairs:
     """Keys with their values on both sides, column by column."""
 
-    def __init__(self, reader: PartitionReader, rows: Rows, before: Found, after: Found) -> None:
-        self._shape = reader.shape
+    def __init__(
+        self, before: PartitionReader, after: PartitionReader, rows: Rows, values: Schema
+    ) -> None:
+        self._key_codec = before.shape.keys
+        self._values = values
         self._keys = rows.keys
-        self.was: Mask = before.mask()
-        self.stays: Mask = after.mask()
-        self._before = before.values(reader.shape.layout)
-        self._after = after.values(reader.shape.layout)
+        was, stays = _lookup(before, rows), _lookup(after, rows)
+        self.was: Mask = was.mask()
+        self.stays: Mask = stays.mask()
+        self._before = self._columns(was, before)
+        self._after = self._columns(stays, after)
+
+    def _columns(self, found: Found, reader: PartitionReader) -> list[pa.Array]:
+        stored = reader.shape.value_schema
+        return fit_columns(
+            found.values(reader.shape.layout), stored, self._values, len(self._keys[0])
+        )
 
     def same(self) -> Mask:
         """Where both sides have the same bits and nulls."""
         same = np.ones(len(self.was), bool)
-        fields = zip(self._shape.value_schema.fields, self._before, self._after, strict=True)
+        fields = zip(self._values.fields, self._before, self._after, strict=True)
         for column, before, after in fields:
             if any(isinstance(kind, MapType) for kind in column.type.walk()):
                 pairs = zip(before.to_pylist(), after.to_pylist(), strict=True)
@@ -141,9 +157,10 @@ class _Pairs:
     def changes(self, kind: ChangeKind, which: Index) -> list[Change]:
         """Some of the pairs as rows."""
         at = pa.array(which)
-        keys = _rows(self._shape.keys, self._keys, at)
-        old = _rows(self._shape.values, self._before, at)
-        new = _rows(self._shape.values, self._after, at)
+        values = RowCodec(self._values)
+        keys = _rows(self._key_codec, self._keys, at)
+        old = _rows(values, self._before, at)
+        new = _rows(values, self._after, at)
         return [
             Change(kind, key, None if kind == "added" else b, None if kind == "removed" else a)
             for key, b, a in zip(keys, old, new, strict=True)

@@ -42,7 +42,7 @@ class Root:
         self.storage = storage
         self.log = VersionLog(storage, Runtime.system())
         self._manifests: dict[int, Manifest] = {}
-        self._caches: dict[str, SegmentCache] = {}
+        self._caches: dict[tuple[str, Schema], SegmentCache] = {}
         self._shapes: dict[tuple[Schema, Schema, int | None, int], StoreShape] = {}
 
     @property
@@ -290,11 +290,12 @@ class Root:
             ) from error
 
     def cache(self, operator: int, store: str, partition: int, shape: StoreShape) -> SegmentCache:
-        """The open segments of one partition, shared by all versions."""
+        """The open segments of one partition, shared by all versions of that shape."""
         directory = self.newest_readable().directory(operator, store, partition)
-        if directory not in self._caches:
-            self._caches[directory] = SegmentCache(self.storage, directory, shape.layout)
-        return self._caches[directory]
+        place = directory, shape.value_schema
+        if place not in self._caches:
+            self._caches[place] = SegmentCache(self.storage, directory, shape.layout)
+        return self._caches[place]
 
     def shape(self, entry: StoreEntry) -> StoreShape:
         """What follows from a store's schemas."""

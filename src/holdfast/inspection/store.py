@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from holdfast.engine.chain import StoreShape
 from holdfast.engine.manifest import PartitionEntry, StoreEntry
-from holdfast.engine.statestore import scan_table
 from holdfast.engine.writer import FOUND, PartitionReader, rows_table
 from holdfast.errors import InvalidArgument, VersionNotFound
 from holdfast.inspection.differ import diff_partition
+from holdfast.inspection.fitting import fit_row, fit_table
 from holdfast.inspection.model import Change, ChangeKind, Diff, KeyVersion
 from holdfast.inspection.where import check_filter, parse_where
 from holdfast.store import Row
@@ -28,7 +28,10 @@ At = int | str | None
 
 
 class InspectedStore:
-    """One store over all its partitions, or one of them, at any version."""
+    """One store over all its partitions, or one of them, at any version.
+
+    It has the columns of its newest version; those an older version lacks are null in it.
+    """
 
     def __init__(self, root: Root, operator: int, name: str, partition: int | None) -> None:
         self.root = root
@@ -77,13 +80,8 @@ class InspectedStore:
 
         `where` is a filter as text, see `parse_where`, or a pyarrow.compute expression.
         """
-        chosen = None if columns is None else list(columns)
-        expression = self.expression(where)
-        tables = [
-            scan_table(reader, reader.pieces(), chosen, expression)
-            for reader in self._readers(self.root.resolve(at)).values()
-        ]
-        return pa.concat_tables(tables)
+        empty = self.arrow_schema(columns).empty_table()
+        return pa.concat_tables([empty, *self.tables(at, columns, where)])
 
     def tables(
         self, at: At = None, columns: Sequence[str] | None = None, where: Any = None
@@ -95,7 +93,7 @@ class InspectedStore:
         return (
             (table if expression is None else table.filter(expression)).select(wanted)
             for reader in readers
-            for table in reader.tables()
+            for table in (self._fitted(reader, table) for table in reader.tables())
         )
 
     def expression(self, where: Any) -> Any:
@@ -117,7 +115,7 @@ class InspectedStore:
         for reader in self._readers(self.root.resolve(at)).values():
             for piece in reader.delta_pieces():
                 dead = np.zeros(len(piece), bool) if piece.dead is None else piece.dead
-                yield rows_table(reader.shape, piece), pa.array(dead)
+                yield self._fitted(reader, rows_table(reader.shape, piece)), pa.array(dead)
 
     def find(self, keys: Sequence[Row], at: At = None) -> pa.Table:
         """Those of some keys that there are, with their values, as a table."""
@@ -126,7 +124,8 @@ class InspectedStore:
             codec = reader.shape.keys
             columns = codec.to_arrow([codec.encode(key) for key in keys])
             found = reader.get_many(pa.table(columns, names=list(codec.schema.names)))
-            parts.append(found.filter(found.column(FOUND)).drop_columns([FOUND]))
+            present = found.filter(found.column(FOUND)).drop_columns([FOUND])
+            parts.append(self._fitted(reader, present))
         return pa.concat_tables(parts)
 
     def partition_of(self, key: Any, at: At = None) -> int:
@@ -169,7 +168,7 @@ class InspectedStore:
         for index, reader in self._readers(old).items():
             room = None if limit is None else limit - len(changes)
             opener = self.root.cache(self.operator, self.name, index, reader.shape).open
-            part = diff_partition(reader, new_readers[index], opener, room)
+            part = diff_partition(reader, new_readers[index], opener, self.value_schema, room)
             changes += part.changes
             for kind in counts:
                 counts[kind] += part.counts[kind]
@@ -183,7 +182,12 @@ class InspectedStore:
         part = _partition_of(shape, entry, shape.keys.encode(key))
         if self.partition not in (None, part.index):
             return None
-        return self._readers(version)[part.index].get(key)
+        found = self._readers(version)[part.index].get(key)
+        return fit_row(found, shape.value_schema, self.value_schema)
+
+    def _fitted(self, reader: PartitionReader, table: pa.Table) -> pa.Table:
+        shape = reader.shape
+        return fit_table(table, shape.key_schema, shape.value_schema, self.value_schema)
 
     def _readers(self, version: int) -> dict[int, PartitionReader]:
         opened = self._open

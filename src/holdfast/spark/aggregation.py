@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from holdfast.engine.chain import StoreShape
 from holdfast.engine.hashing import spark_sql_hash
 from holdfast.engine.segment import HASH
 from holdfast.errors import InvalidArgument
+from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.spark import jvm
 from holdfast.spark.operators import (
     DELAY,
@@ -25,6 +28,7 @@ from holdfast.spark.operators import (
     nullable,
     quoted,
 )
+from holdfast.spark.pairing import AGGREGATE
 from holdfast.spark.partials import Partials, take_apart
 from holdfast.streams.aggregating import ROWS, AggregationTask
 from holdfast.streams.merging import Merge
@@ -32,7 +36,7 @@ from holdfast.streams.sessions import SessionTask
 from holdfast.streams.sliding import SlidingTask
 from holdfast.streams.task import Task
 from holdfast.streams.watermark import Watermarks
-from holdfast.types import Schema, parse_schema
+from holdfast.types import parse_schema
 
 _GLOBAL = "all_rows"
 _NOT_BY_PANE = frozenset({"first", "last", "max_by", "min_by", "distinct", "list", "set"})
@@ -86,9 +90,10 @@ class Aggregation(Operator):
         parse_schema(StructType(fields)).check_key()
         self._keys = keys_of(fields, set(after.columns))
         self._key_names = [part for key in self._stored_keys() for part in key.parts] or [_GLOBAL]
-        names = _call_names(analyzed, after)
+        self._call_names = _call_names(analyzed, after)
         self._partials: list[Partials] = [
-            take_apart(call, name) for call, name in zip(analyzed.calls, names, strict=True)
+            take_apart(call, name)
+            for call, name in zip(analyzed.calls, self._call_names, strict=True)
         ]
         self._calls = [call.sql for call in analyzed.calls]
         self._results = [f"result_{i}" for i in range(len(self._partials))]
@@ -108,7 +113,10 @@ class Aggregation(Operator):
         return {
             "operator": self.title,
             "keys": ", ".join(jvm.sql_of(grouping) for grouping in self._groupings) or "none",
-            "aggregates": ", ".join(self._calls),
+            **{
+                f"{AGGREGATE}{name}": sql
+                for name, sql in zip(self._call_names, self._calls, strict=True)
+            },
         }
 
     def ticks(self, mode: str) -> bool:
@@ -140,9 +148,15 @@ class Aggregation(Operator):
     def _routing(self) -> list[str]:
         return [quoted(key.field.name) for key in self._keys]
 
-    def schemas(self, frame: DataFrame) -> tuple[Schema, Schema]:
+    def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
         fields, count = self.rows_schema(frame).fields, len(self._key_names)
-        return parse_schema(StructType(fields[:count])), parse_schema(StructType(fields[count:]))
+        keys, values = StructType(fields[:count]), StructType(fields[count:])
+        shape = StoreShape.of(parse_schema(keys), parse_schema(values), self.key_index, self.prefix)
+        return {DEFAULT_STORE_NAME: shape}
+
+    def empty_values(self, before: DataFrame) -> pa.Table:
+        columns = [column.alias(name) for p in self._partials for name, column in p.columns]
+        return before.limit(0).agg(*columns).toArrow()
 
     def rows_schema(self, frame: DataFrame) -> StructType:
         return nullable([field for field in frame.schema.fields if field.name not in (ROWS, HASH)])

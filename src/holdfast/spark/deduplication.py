@@ -6,8 +6,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from holdfast.engine.chain import StoreShape
 from holdfast.engine.hashing import spark_sql_hash
 from holdfast.engine.segment import HASH
+from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.spark.operators import (
     DELAY,
     Operator,
@@ -24,7 +26,7 @@ from holdfast.streams.contract import EXPIRES_AT
 from holdfast.streams.deduplicating import SEEN, DeduplicationTask
 from holdfast.streams.task import Task
 from holdfast.streams.watermark import Watermarks
-from holdfast.types import Schema, parse_schema
+from holdfast.types import parse_schema
 
 
 class Deduplication(Operator):
@@ -69,11 +71,11 @@ class Deduplication(Operator):
         rows = batch.repartition(partitions, *routing).select(*columns, *windows)
         return rows.withColumn(HASH, F.expr(spark_sql_hash(self._key_names, len(self._key_names))))
 
-    def schemas(self, frame: DataFrame) -> tuple[Schema, Schema]:
+    def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
         kept = {field.name: field for field in frame.schema.fields}
-        key = nullable([kept[name] for name in self._key_names])
+        key = parse_schema(nullable([kept[name] for name in self._key_names]))
         value = f"{EXPIRES_AT} long" if self._within_watermark else f"{SEEN} boolean"
-        return parse_schema(key), parse_schema(value)
+        return {DEFAULT_STORE_NAME: StoreShape.of(key, parse_schema(value), self.key_index, 0)}
 
     def rows_schema(self, frame: DataFrame) -> StructType:
         return nullable(self._fields)

@@ -2,122 +2,46 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from holdfast.backends.locations import open_storage
 from holdfast.conf import BESIDE_CHECKPOINT, StateStoreConf
-from holdfast.engine.chain import StoreShape
-from holdfast.engine.commit import Prepared, Swap
+from holdfast.engine.commit import Place, Prepared, Swap
 from holdfast.engine.committer import Committer
 from holdfast.engine.filenames import DELIVERED, delivered_path
-from holdfast.engine.hash_samples import check_samples
-from holdfast.engine.hashing import HASH_NAME
-from holdfast.engine.manifest import Manifest, StoreEntry
-from holdfast.engine.provider import check_same_store, new_store_entry
+from holdfast.engine.manifest import Manifest
+from holdfast.engine.reshaping import emptied, untouched
 from holdfast.engine.retention import clean
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
-from holdfast.errors import IllegalState, InvalidArgument
-from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.spark import jvm
+from holdfast.errors import IllegalState
+from holdfast.spark import hadoop, jvm
 from holdfast.spark.locations import state_root
-from holdfast.spark.operators import Operator, Stage, TaskSettings
-from holdfast.spark.pairing import (
-    Definition,
-    check_next_batch,
-    check_pair,
-    check_same_query,
-    new_scope,
-    note_pair,
+from holdfast.spark.opening import (
+    check_stored,
+    definitions,
+    first_manifest,
+    misfits,
+    partitions_of,
+    reshaped,
+    some_store,
 )
+from holdfast.spark.operators import TaskSettings
+from holdfast.spark.pairing import check_next_batch, check_pair, note_pair
 from holdfast.spark.sinks import Sink
-from holdfast.spark.templates import Template
+from holdfast.spark.spec import QuerySpec
+from holdfast.spark.stages import StageFrames, StageRun
 from holdfast.store import load_provider_class
-from holdfast.streams import worker
 from holdfast.streams.outbox import Emitted, Outbox, OutboxReader, filed
-from holdfast.streams.reading import Output, read_output
+from holdfast.streams.reading import Output
 from holdfast.streams.task import StoreSpec, Task, TaskResult, run_task
 from holdfast.streams.watermark import Watermarks
-
-log = logging.getLogger(__name__)
-_DEFAULT_SHUFFLE_PARTITIONS = "200"
-
-
-@dataclass(frozen=True)
-class QuerySpec:
-    """What a query was started with."""
-
-    source: DataFrame
-    native: DataFrame
-    stages: tuple[Stage, ...]
-    mode: str
-    checkpoint: str
-    state_location: str | None
-    trigger: Mapping[str, Any]
-    name: str | None
-    is_temporary: bool = False
-    """Whether the checkpoint goes when the query ends well."""
-    metrics_port: str | None = None
-
-
-@dataclass(frozen=True)
-class _Frames:
-    """What Spark computes for a stage: the tasks' input of a batch, and the output of its rows."""
-
-    stage: Stage
-    session: SparkSession
-    batch: Template
-    rows_schema: StructType
-    output: Template
-
-    @classmethod
-    def of(
-        cls, stage: Stage, before: DataFrame, partitions: int, output_session: SparkSession
-    ) -> _Frames:
-        """Those of a stage that comes after `before`."""
-        operator, session = stage.operator, before.sparkSession
-        batch = Template(
-            session,
-            before.schema,
-            lambda rows: operator.batch_frame(rows, partitions, Watermarks()),
-        )
-        rows_schema = operator.rows_schema(batch.made)
-        output = Template(output_session, rows_schema, stage.output)
-        return cls(stage, session, batch, rows_schema, output)
-
-    def of_batch(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
-        """What the tasks get of a batch."""
-        if self.stage.operator.reads_marks:
-            batch = jvm.moved(batch, self.session)
-            return self.stage.operator.batch_frame(batch, partitions, marks)
-        return self.batch.fill(batch)
-
-
-@dataclass(frozen=True)
-class _StageRun:
-    """A stage once its state is open; `schema` is that of the Arrow rows its tasks get."""
-
-    frames: _Frames
-    store: StoreSpec
-    schema: bytes
-
-    @property
-    def operator(self) -> Operator:
-        return self.frames.stage.operator
-
-    @property
-    def emits(self) -> bool:
-        """Whether its output comes from the tasks' outbox instead of from state."""
-        return self.operator.emits or self.store.is_foreign
 
 
 @dataclass(frozen=True)
@@ -155,10 +79,9 @@ class VersionLoop:
         self._run_id = str(uuid4())
         self._newest_at_ms: int | None = None
         """A time by the monotonic clock at which no version after the newest existed, if known."""
-        self._merges: dict[tuple[int, int], tuple[Swap, ...]] = {}
+        self._merges: dict[Place, tuple[Swap, ...]] = {}
         self.manifest: Manifest
-        self._stages: list[_StageRun]
-        self._own: SparkSession
+        self._stages: list[StageRun]
         self._needs_partitions: bool
         """Whether a version's rows have to come in the same partitions when they come again."""
 
@@ -169,106 +92,78 @@ class VersionLoop:
         load_provider_class(self._conf.provider_class)
         found = self.versions.newest_intact()
         check_pair(self._session, self.spec.checkpoint, self.root, found)
-        partitions = self._partitions(found)
-        self._own = jvm.own_session(self._session, partitions)
-        frame = jvm.empty_frame(self._own, self.spec.source.schema)
-        prepared: list[_Frames] = []
+        partitions = partitions_of(self._session, found, self.root)
+        own = jvm.own_session(self._session, partitions)
+        frame = jvm.empty_frame(own, self.spec.source.schema)
+        frames: list[StageFrames] = []
         for stage in self.spec.stages:
             is_last = stage is self.spec.stages[-1]
-            session = self._session if is_last else self._own
-            prepared.append(_Frames.of(stage, frame, partitions, session))
-            frame = prepared[-1].output.made
-        self._needs_partitions = self._sink.sees_partitions or not jvm.is_deterministic(frame)
-        shapes = [self._shape(frames.stage.operator, frames.batch.made) for frames in prepared]
-        self.manifest = self._create(shapes, partitions) if found is None else found
-        self._check(shapes)
-        note_pair(self._session, self.spec.checkpoint, self.manifest)
-        self._stages = [
-            self._stage_run(number, frames, shape)
-            for number, (frames, shape) in enumerate(zip(prepared, shapes, strict=True))
-        ]
-
-    def _shape(self, operator: Operator, batch: DataFrame) -> StoreShape:
-        key_schema, value_schema = operator.schemas(batch)
-        return StoreShape.of(key_schema, value_schema, operator.key_index, operator.prefix)
-
-    def _stage_run(self, number: int, frames: _Frames, shape: StoreShape) -> _StageRun:
-        store = StoreSpec(
-            root=self.root,
-            operator=number,
-            key_schema=shape.key_schema,
-            value_schema=shape.value_schema,
-            key_index=shape.key_index,
-            prefix=shape.prefix,
-            partitions=len(self._stored(number).partitions),
-            conf=self._conf,
-            run_id=self._run_id,
-        )
-        schema = jvm.arrow_schema(frames.batch.made).serialize().to_pybytes()
-        return _StageRun(frames, store, schema)
-
-    def _stored(self, number: int) -> StoreEntry:
-        return self.manifest.operators[number][DEFAULT_STORE_NAME]
-
-    def _partitions(self, found: Manifest | None) -> int:
-        """How many partitions keyed operators have: from the state, or at first from Spark."""
-        wanted = str(self._session.conf.get("spark.sql.shuffle.partitions"))
-        at_first = (
-            2 * self._session.sparkContext.defaultParallelism
-            if wanted == _DEFAULT_SHUFFLE_PARTITIONS
-            else int(wanted)
-        )
-        if found is None:
-            return at_first
-        counts = [len(stores[DEFAULT_STORE_NAME].partitions) for stores in found.operators.values()]
-        kept = max(counts)
-        if kept not in (1, at_first):
-            log.info(
-                "The state in %s has %d partitions; spark.sql.shuffle.partitions=%s does not "
-                "change that", self.root, kept, wanted,
-            )  # fmt: skip
-        return kept
-
-    def _create(self, shapes: list[StoreShape], partitions: int) -> Manifest:
-        operators = {}
-        for number, (stage, shape) in enumerate(zip(self.spec.stages, shapes, strict=True)):
-            count = 1 if stage.operator.is_global else partitions
-            entry = new_store_entry(shape, [(index, count) for index in range(count)])
-            operators[number] = {DEFAULT_STORE_NAME: entry}
-        policy = self._session.conf.get("spark.sql.streaming.multipleWatermarkPolicy", "min")
-        manifest = Manifest(
-            version=0,
-            parent=None,
-            commit_id=self._runtime.new_id(),
-            writer_id=self._runtime.new_id(),
-            epoch=0,
-            committed_at_ms=self._runtime.clock_ms(),
-            hash_name=HASH_NAME,
-            operators=operators,
-            scope=new_scope(self._runtime.new_id(), self._definitions()),
-            watermark=Watermarks(policy=str(policy)).json(),
-            delivered_through=0,
-        )
-        return self.versions.publish(manifest, 1, None)
-
-    def _check(self, shapes: list[StoreShape]) -> None:
-        """Refuse state of another query, with the difference."""
-        stored = len(self.manifest.operators)
-        if stored != len(shapes):
-            raise InvalidArgument(
-                f"The query has {len(shapes)} stateful operators, the state in {self.root} "
-                f"was made by one with {stored}. Use another checkpoint for the changed query.",
-                condition="STATE_STORE_SCHEMA_MISMATCH",
+            frames.append(
+                StageFrames.of(stage, frame, partitions, self._session if is_last else own)
             )
-        for number, shape in enumerate(shapes):
-            entry = self._stored(number)
-            which = f" of operator {number}" if stored > 1 else ""
-            check_same_store(entry, shape, f"the query's state{which} in {self.root}")
-            check_samples(shape, self.manifest.hash_name, entry.hash_samples)
-        check_same_query(self.manifest.scope.get("operators", ()), self._definitions(), self.root)
+            frame = frames[-1].output.made
+        self._needs_partitions = self._sink.sees_partitions or not jvm.is_deterministic(frame)
+        if found is None:
+            first = first_manifest(self._session, frames, partitions, self._runtime)
+            self.manifest = self.versions.publish(first, 1, None)
+        else:
+            check_stored(found, frames, self.root, may_add=self.spec.adds_aggregates)
+            self.manifest = found
+        note_pair(self._session, self.spec.checkpoint, self.manifest)
+        self._stages = [self._stage_run(number, part) for number, part in enumerate(frames)]
+        self._fit()
 
-    def _definitions(self) -> list[Definition]:
-        return [stage.operator.definition() for stage in self.spec.stages]
+    def _stage_run(self, number: int, frames: StageFrames) -> StageRun:
+        count = len(some_store(self.manifest, number).partitions)
+        stores = {
+            name: StoreSpec(
+                root=self.root,
+                operator=number,
+                key_schema=shape.key_schema,
+                value_schema=shape.value_schema,
+                key_index=shape.key_index,
+                prefix=shape.prefix,
+                partitions=count,
+                conf=self._conf,
+                run_id=self._run_id,
+                name=name,
+            )
+            for name, shape in frames.stores.items()
+        }
+        schema = jvm.arrow_schema(frames.batch.made).serialize().to_pybytes()
+        return StageRun(frames, stores, schema)
+
+    def _fit(self) -> None:
+        """Give the state the stores and columns the query has and the state has not, if any."""
+        todo = misfits(self.manifest, self._stages)
+        if not todo:
+            return
+        if not self._is_delivered():
+            raise IllegalState(
+                f"Version {self.manifest.version} in {self.root} was not delivered yet. Run the "
+                "query as it was once more, with trigger(availableNow=True) for instance, and "
+                "then as it is now."
+            )
+        base = emptied(self.manifest, todo)
+        prepared = reshaped(self._session, base, self._stages, todo)
+        self.manifest = self._committer.commit(
+            base, None, prepared, self._runtime.new_id(),
+            scope={**base.scope, "operators": definitions(part.frames for part in self._stages)},
+            outbox=(), delivered_through=base.version,
+        )  # fmt: skip
+        self.note_delivered()
+
+    def _is_delivered(self) -> bool:
+        """Whether the newest version has reached the sink."""
+        newest = self.manifest
+        if newest.batch is None or self._was_delivered(newest.version):
+            return True
+        is_tick = newest.version > 1 and self._before().batch == newest.batch
+        done = f"{self.spec.checkpoint}/commits/{newest.batch['id']}"
+        return not is_tick and hadoop.read_text(self._session, done) is not None
+
+    def _before(self) -> Manifest:
+        return self.versions.load(self.manifest.version - 1)
 
     # -- making a version ----------------------------------------------------------------------
 
@@ -328,19 +223,19 @@ class VersionLoop:
         return VersionReport(self.manifest.version, facts, marks, seconds, results, late_rows)
 
     def _settings(
-        self, run: _StageRun, marks: Watermarks, ansi: bool, is_last: bool
+        self, run: StageRun, marks: Watermarks, ansi: bool, is_last: bool
     ) -> TaskSettings:
         hands_on = run.emits or not is_last
         outbox = Outbox(
             self.root, self.manifest.version + 1, run.store.partitions, run.store.options
         )
         return TaskSettings(
-            run.store, self.manifest.version, self.spec.mode, ansi, marks,
+            run.stores, self.manifest.version, self.spec.mode, ansi, marks,
             outbox if hands_on else None,
         )  # fmt: skip
 
     def _run_stage(
-        self, run: _StageRun, task: Task, frame: DataFrame | None, marks: Watermarks
+        self, run: StageRun, task: Task, frame: DataFrame | None, marks: Watermarks
     ) -> tuple[list[TaskResult], int]:
         """The results of one operator's tasks, and the late rows Spark itself filtered out."""
         count, schema = run.store.partitions, run.schema
@@ -359,13 +254,13 @@ class VersionLoop:
             raise IllegalState(f"Spark ran {len(results)} tasks for {count} partitions.")
         return results, jvm.observed_late_rows(prepared)
 
-    def _handed_on(self, run: _StageRun, emitted: list[Emitted]) -> DataFrame | None:
+    def _handed_on(self, run: StageRun, emitted: list[Emitted]) -> DataFrame | None:
         """What the next operator gets; None where there is nothing."""
         if not any(part.rows for part in emitted):
             return None
-        reader = _reader(run, emitted)
-        rows = _at_hand if reader.is_at_hand else _by_tasks
-        return run.frames.output.fill(rows(self._session, run, reader))
+        reader = run.reader(emitted)
+        rows = run.at_hand if reader.is_at_hand else run.by_tasks
+        return run.frames.output.fill(rows(self._session, reader))
 
     def _commit(
         self,
@@ -383,7 +278,7 @@ class VersionLoop:
         self.manifest = self._committer.commit(
             base,
             self._newest_at_ms,
-            [self._with_merges(r.prepared) for found in results.values() for r in found],
+            self._prepared(results),
             self._runtime.new_id(),
             batch=facts if facts is not None else base.batch,
             watermark=marks.json(),
@@ -404,17 +299,17 @@ class VersionLoop:
     def _deliver(self, emitted: list[Emitted]) -> None:
         """Hand the newest version's rows to the sink: as its tasks gave them, or else as stored."""
         run = self._stages[-1]
-        fresh = _reader(run, emitted)
+        fresh = run.reader(emitted)
         if emitted and fresh.is_at_hand and not self._needs_partitions:
-            rows = _at_hand(self._session, run, fresh)
+            rows = run.at_hand(self._session, fresh)
         else:
-            rows = _by_tasks(self._session, run, self._stored_output(run))
+            rows = run.by_tasks(self._session, self._stored_output(run))
         self._sink.deliver(run.frames.output.fill(rows), self.manifest.version)
 
-    def _stored_output(self, run: _StageRun) -> OutboxReader | Output:
+    def _stored_output(self, run: StageRun) -> OutboxReader | Output:
         marks = self.marks
         if run.emits:
-            return _reader(run, [Emitted.from_json(part) for part in self.manifest.outbox])
+            return run.reader([Emitted.from_json(part) for part in self.manifest.outbox])
         return Output(
             store=run.store,
             version=self.manifest.version,
@@ -428,7 +323,7 @@ class VersionLoop:
         newest = self.manifest
         if newest.version < 2 or self._was_delivered(newest.version):
             return
-        if self.versions.load(newest.version - 1).batch == newest.batch:
+        if self._before().batch == newest.batch:
             self.deliver()
 
     def _was_delivered(self, version: int) -> bool:
@@ -446,63 +341,44 @@ class VersionLoop:
 
     # -- maintenance ---------------------------------------------------------------------------
 
-    def partitions(self) -> list[tuple[int, int]]:
-        """Every operator and partition that may need merging."""
+    def partitions(self) -> list[Place]:
+        """Every partition of every store that may need merging."""
         return [
-            (number, partition)
+            (number, name, partition)
             for number, run in enumerate(self._stages)
-            for partition in range(run.store.partitions)
+            for name, store in run.stores.items()
+            for partition in range(store.partitions)
         ]
 
-    def merge(self, number: int, partition: int) -> None:
+    def merge(self, place: Place) -> None:
         """Merge what is due of one partition, as a job of one task."""
-        if (number, partition) in self._merges:
+        if place in self._merges:
             return
-        store = self._stages[number].store
+        number, name, partition = place
+        store = self._stages[number].stores[name]
         task = self._session.sparkContext.parallelize([partition], 1)
         merged = task.map(store.maintain).collect()[0]
-        self._merges[number, partition] = merged
+        self._merges[place] = merged
 
     def clean(self) -> None:
         """Remove what no version needs any more."""
         clean(self.versions, self._runtime, self._conf, self._waiting_files)
 
-    def _with_merges(self, prepared: Prepared) -> Prepared:
-        """What a task prepared, with what maintenance merged of its partition meanwhile."""
-        merges = self._merges.get((prepared.operator, prepared.partition), ())
-        return replace(prepared, swaps=(*prepared.swaps, *merges))
+    def _prepared(self, results: Mapping[int, Sequence[TaskResult]]) -> list[Prepared]:
+        """What the next version is made of, with what maintenance merged meanwhile."""
+        done = [part for found in results.values() for result in found for part in result.prepared]
+        done += [
+            untouched(self.manifest, number, name, entry)
+            for number, name, entry in self.manifest.partitions()
+            if name not in self._stages[number].stores
+        ]
+        return [
+            replace(part, swaps=(*part.swaps, *self._merges.get(part.place, ()))) for part in done
+        ]
 
     def _waiting_files(self) -> set[str]:
         return {
-            swap.output.path(f"{number}/{partition}")
-            for (number, partition), swaps in self._merges.items()
+            swap.output.path(self.manifest.directory(*place))
+            for place, swaps in self._merges.items()
             for swap in swaps
         }
-
-
-def _at_hand(session: SparkSession, run: _StageRun, reader: OutboxReader) -> DataFrame:
-    """Rows of an operator that came with its tasks' results: Spark has no job to run for them."""
-    table = reader.table()
-    return session.createDataFrame([] if table is None else table, run.frames.rows_schema)
-
-
-def _by_tasks(session: SparkSession, run: _StageRun, reader: OutboxReader | Output) -> DataFrame:
-    """Rows of an operator, read by tasks, one for each partition."""
-    count = run.store.partitions
-
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        worker.acknowledge()
-        for batch in batches:
-            for partition in batch.column(0).to_pylist():
-                if isinstance(reader, OutboxReader):
-                    yield from reader.read(partition)
-                else:
-                    for table in read_output(reader, partition):
-                        yield from table.to_batches()
-        worker.acknowledge()
-
-    return session.range(0, count, 1, count).mapInArrow(read, run.frames.rows_schema)
-
-
-def _reader(run: _StageRun, parts: Sequence[Emitted]) -> OutboxReader:
-    return OutboxReader(run.store.root, run.store.options, tuple(parts))

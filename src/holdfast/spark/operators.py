@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampNTZType, TimestampType
 
+from holdfast.engine.chain import StoreShape
+from holdfast.errors import IllegalState
+from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.task import StoreSpec, Task
 from holdfast.streams.watermark import Watermarks
-from holdfast.types import Schema
 
 Step = Callable[[DataFrame], DataFrame]
 DELAY = "spark.watermarkDelayMs"
@@ -25,12 +28,17 @@ SESSION = "spark.sessionWindow"
 class TaskSettings:
     """What an operator's tasks of one version are told, the operator's own facts aside."""
 
-    store: StoreSpec
+    stores: Mapping[str, StoreSpec]
     base_version: int
     mode: str
     ansi: bool
     marks: Watermarks
     outbox: Outbox | None
+
+    @property
+    def store(self) -> StoreSpec:
+        """The store of an operator that has one."""
+        return self.stores[DEFAULT_STORE_NAME]
 
 
 class Operator(ABC):
@@ -69,8 +77,15 @@ class Operator(ABC):
         """What the tasks get of a batch, each row in its key's partition, with `_hash`."""
 
     @abstractmethod
-    def schemas(self, frame: DataFrame) -> tuple[Schema, Schema]:
-        """The key and value schemas of the state, of which `frame` is a `batch_frame`."""
+    def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
+        """The stores of the state by name, of which `frame` is a `batch_frame`."""
+
+    def empty_values(self, before: DataFrame) -> pa.Table:
+        """What a key's value columns hold before any row of it, as a table of one row.
+
+        Asked for where the query has more columns than the state; `before` are rows it gets.
+        """
+        raise IllegalState(f"{self.title} does not say what its columns start with.")
 
     @abstractmethod
     def rows_schema(self, frame: DataFrame) -> StructType:

@@ -13,6 +13,8 @@ from holdfast.errors import IllegalState, InvalidArgument
 from holdfast.spark import hadoop
 
 Definition = Mapping[str, str]
+AGGREGATE = "aggregate "
+"""How the definition of an aggregate begins; its name follows."""
 _NOTE = "holdfast-state"
 """The file in Spark's checkpoint that holds the id of its state."""
 
@@ -79,21 +81,33 @@ def check_next_batch(
     )
 
 
-def check_same_query(stored: Sequence[Definition], now: Sequence[Definition], root: str) -> None:
-    """Refuse a query whose operators do something else than those that made the state."""
+def check_same_query(
+    stored: Sequence[Definition], now: Sequence[Definition], root: str, *, may_add: bool
+) -> None:
+    """Refuse a query whose operators do something else than those that made the state.
+
+    More aggregates than before are no other query when the user says so (`may_add`).
+    """
     for number, (before, after) in enumerate(zip(stored, now, strict=False)):
+        changed = [what for what in {**before, **after} if before.get(what) != after.get(what)]
+        only_more = all(what.startswith(AGGREGATE) and what not in before for what in changed)
+        if not changed or (only_more and may_add):
+            continue
         changes = [
             f"{what} was {before.get(what, 'none')}, is {after.get(what, 'none')}"
-            for what in {**before, **after}
-            if before.get(what) != after.get(what)
+            for what in changed
         ]
-        if changes:
-            which = f"operator {number}" if len(now) > 1 else "the query"
-            raise InvalidArgument(
-                f"The state in {root} was made by another query. In {which}: "
-                f"{'; '.join(changes)}. Undo the change, or start with a new checkpoint.",
-                condition="STATE_STORE_SCHEMA_MISMATCH",
-            )
+        which = f"operator {number}" if len(now) > 1 else "the query"
+        way_out = (
+            "To let the new ones start empty here, set the option newAggregates to empty; or "
+            if only_more
+            else "Undo the change, or "
+        )
+        raise InvalidArgument(
+            f"The state in {root} was made by another query. In {which}: {'; '.join(changes)}. "
+            f"{way_out}start with a new checkpoint.",
+            condition="STATE_STORE_SCHEMA_MISMATCH",
+        )
 
 
 def _spark_query_id(session: SparkSession, checkpoint: str) -> str | None:

@@ -55,7 +55,7 @@ def _operator(title: str, results: Sequence[TaskResult], observed_late: int) -> 
         custom["numDroppedDuplicateRows"] = sum(r.dropped_duplicates for r in results)
     return {
         "operatorName": title,
-        "numRowsTotal": sum(r.prepared.num_keys for r in results),
+        "numRowsTotal": sum(part.num_keys for r in results for part in r.prepared),
         "numRowsUpdated": sum(r.updated for r in results),
         "allUpdatesTimeMs": sum(r.update_ms for r in results),
         "numRowsRemoved": sum(r.removed for r in results),

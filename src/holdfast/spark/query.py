@@ -17,10 +17,11 @@ from holdfast.engine.maintenance import Periodic
 from holdfast.inspection import LiveState, read_state
 from holdfast.spark import hadoop, jvm
 from holdfast.spark.listening import spark_progress
-from holdfast.spark.loop import QuerySpec, VersionLoop
+from holdfast.spark.loop import VersionLoop
 from holdfast.spark.metrics import metrics_text
 from holdfast.spark.progress import progress
 from holdfast.spark.sinks import Sink
+from holdfast.spark.spec import QuerySpec
 from holdfast.spark.watching import Watch
 
 log = logging.getLogger(__name__)
@@ -145,10 +146,10 @@ class StatefulQuery:
 
     def _maintain(self) -> None:
         """Merge one partition after the other while no batch waits, then clean up."""
-        for number, partition in self._loop.partitions():
+        for place in self._loop.partitions():
             with self._lock:
                 if self.isActive:
-                    self._loop.merge(number, partition)
+                    self._loop.merge(place)
         with self._lock:
             self._loop.clean()
 

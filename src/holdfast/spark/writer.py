@@ -14,7 +14,6 @@ from holdfast.spark import jvm
 from holdfast.spark.aggregation import SessionAggregation
 from holdfast.spark.filesink import FileSink, TableSink
 from holdfast.spark.foreach import ForeachSink
-from holdfast.spark.loop import QuerySpec
 from holdfast.spark.operators import Stage
 from holdfast.spark.query import StatefulQuery
 from holdfast.spark.rules import (
@@ -32,6 +31,7 @@ from holdfast.spark.sinks import (
     NoopSink,
     Sink,
 )
+from holdfast.spark.spec import QuerySpec
 from holdfast.spark.tables import FILE_FORMATS, open_table
 
 _OUTPUT_MODES = ("append", "update", "complete")
@@ -196,6 +196,9 @@ class StatefulStreamWriter:
         self._check_supported()
         rest = dict(self._options)
         location, port = _take(rest, "stateLocation"), _take(rest, "metrics.port")
+        added = _take(rest, "newAggregates")
+        if added not in (None, "empty"):
+            raise InvalidArgument(f"newAggregates can be set to empty, not to {added!r}.")
         given = _take(rest, "checkpointLocation")
         checkpoint = checkpoint_of(session, given, self._name, kind)
         check_recovery(session, checkpoint, kind, self._mode)
@@ -211,6 +214,7 @@ class StatefulStreamWriter:
             trigger=self._trigger,
             name=self._name,
             metrics_port=port,
+            adds_aggregates=added is not None,
         )
         query = StatefulQuery(spec, sink)
         query.start()

@@ -17,7 +17,7 @@ from holdfast.engine.commit import Prepared, Swap
 from holdfast.engine.hashing import partition_of
 from holdfast.engine.segment import HASH, index_numbers
 from holdfast.errors import IllegalState
-from holdfast.ids import StateStoreId
+from holdfast.ids import DEFAULT_STORE_NAME, StateStoreId
 from holdfast.store import StateStoreProvider
 from holdfast.streams import worker
 from holdfast.streams.contract import ContractStore, TaskStore
@@ -42,6 +42,7 @@ class StoreSpec:
     conf: StateStoreConf
     run_id: str
     options: Mapping[str, str] = field(default_factory=dict)
+    name: str = DEFAULT_STORE_NAME
 
     @property
     def is_foreign(self) -> bool:
@@ -72,7 +73,7 @@ class StoreSpec:
 
     def _provider(self, partition: int) -> StateStoreProvider:
         """The provider of one partition, kept for the next batch in this process."""
-        store_id = StateStoreId(self.root, self.operator, partition)
+        store_id = StateStoreId(self.root, self.operator, partition, self.name)
         known = _providers.get((self.run_id, store_id))
         if known is not None:
             return known
@@ -95,7 +96,8 @@ class StoreSpec:
 class TaskResult:
     """What a task reports to the driver; only a successful task's reaches it."""
 
-    prepared: Prepared
+    prepared: tuple[Prepared, ...]
+    """What each store of the operator needs for the next version."""
     rows: int = 0
     updated: int = 0
     removed: int = 0
@@ -114,7 +116,7 @@ class Task(Protocol):
 
     @property
     def store(self) -> StoreSpec:
-        """The store it works on."""
+        """The store it works on, or one of them."""
         ...
 
     @property
@@ -151,7 +153,7 @@ def finished(store: TaskStore, emitted: Emitted = NOTHING, **counts: int) -> Tas
     store.commit()
     metrics = store.metrics
     return TaskResult(
-        prepared=store.prepared,
+        prepared=(store.prepared,),
         commit_ms=millis_since(started),
         memory_bytes=metrics.memory_used_bytes,
         state_bytes=metrics.json().get("stateOnCurrentVersionSizeBytes", 0),

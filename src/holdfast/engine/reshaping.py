@@ -1,0 +1,102 @@
+"""Other value columns for a store: its rows are written anew, each partition as one segment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from holdfast.conf import StateStoreConf
+from holdfast.engine.chain import Chain, SegmentCache, StoreShape
+from holdfast.engine.commit import Prepared
+from holdfast.engine.filenames import segment_path
+from holdfast.engine.manifest import (
+    Manifest,
+    PartitionEntry,
+    SegmentRef,
+    StoreEntry,
+    fingerprint,
+)
+from holdfast.engine.provider import new_store_entry
+from holdfast.engine.rows import Rows
+from holdfast.engine.segment import SegmentWriter
+from holdfast.engine.storage import Runtime, Storage
+from holdfast.engine.writer import PartitionReader
+
+Stores = Mapping[int, Mapping[str, StoreShape]]
+Change = Callable[[Rows], list[pa.Array]]
+"""The new value columns of some rows."""
+
+
+def emptied(base: Manifest, stores: Stores) -> Manifest:
+    """`base` with these stores new and without rows; their bounds stay.
+
+    The version after it is committed with what `rewrite` prepared.
+    """
+    operators = {number: dict(entries) for number, entries in base.operators.items()}
+    for number, shapes in stores.items():
+        some = next(iter(operators[number].values()))
+        for name, shape in shapes.items():
+            before = operators[number].get(name, some)
+            operators[number][name] = _without_rows(before, shape, keep=name in operators[number])
+    return replace(base, operators=operators)
+
+
+def _without_rows(before: StoreEntry, shape: StoreShape, *, keep: bool) -> StoreEntry:
+    entry = new_store_entry(shape, [(part.index, part.modulus) for part in before.partitions])
+    if not keep:
+        return entry
+    bounded = [
+        replace(new, evict=old.evict, expire=old.expire)
+        for new, old in zip(entry.partitions, before.partitions, strict=True)
+    ]
+    return replace(entry, partitions=tuple(bounded))
+
+
+def untouched(base: Manifest, operator: int, name: str, entry: PartitionEntry) -> Prepared:
+    """What a partition reports that a version leaves as it is."""
+    store = base.operators[operator][name]
+    return Prepared(
+        operator=operator,
+        store=name,
+        partition=entry.index,
+        base_version=base.version,
+        schemas=fingerprint(store.key_schema, store.value_schema),
+        delta=None,
+        num_keys=entry.num_keys,
+    )
+
+
+def rewrite(
+    manifest: Manifest, operator: int, name: str, partition: int, shape: StoreShape,
+    change: Change, storage: Storage, runtime: Runtime, conf: StateStoreConf,
+) -> Prepared:  # fmt: skip
+    """Write one partition of a version with other value columns, for the version after it.
+
+    Of a store the version does not have there is nothing to write.
+    """
+    prepared = Prepared(
+        operator=operator,
+        store=name,
+        partition=partition,
+        base_version=manifest.version,
+        schemas=fingerprint(shape.key_schema, shape.value_schema),
+        delta=None,
+        num_keys=0,
+    )
+    stored = manifest.operators[operator].get(name)
+    if stored is None or not manifest.entry(operator, name, partition).segments:
+        return prepared
+    entry, before = manifest.entry(operator, name, partition), StoreShape.of_entry(stored)
+    directory = manifest.directory(operator, name, partition)
+    chain = Chain(entry, manifest.version, SegmentCache(storage, directory, before.layout))
+    version, attempt = manifest.version + 1, runtime.new_id()
+    expires = any(segment.has_expiry for segment in chain.segments())
+    with storage.open_writer(segment_path(directory, version, attempt, "snapshot")) as blob:
+        writer = SegmentWriter(blob, shape.layout, expires=expires, compression=conf.compression)
+        for rows in PartitionReader(before, chain).pieces():
+            writer.add(Rows(rows.hashes, rows.keys, change(rows), expires=rows.expires))
+        info = writer.finish()
+    ref = SegmentRef("snapshot", entry.segments[-1].low, version, attempt, info)
+    return replace(prepared, delta=ref, num_keys=info.rows)

@@ -1,0 +1,152 @@
+"""Whether stored state is that of a query, and what it lacks to be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from pyspark.sql import SparkSession
+
+from holdfast.engine.chain import StoreShape
+from holdfast.engine.commit import Prepared
+from holdfast.engine.hash_samples import check_samples
+from holdfast.engine.hashing import HASH_NAME
+from holdfast.engine.manifest import Manifest, StoreEntry
+from holdfast.engine.provider import check_same_store, new_store_entry
+from holdfast.engine.reshaping import untouched
+from holdfast.engine.storage import Runtime
+from holdfast.errors import InvalidArgument
+from holdfast.spark.pairing import Definition, check_same_query, new_scope
+from holdfast.spark.stages import StageFrames, StageRun
+from holdfast.streams.reshaping import Reshaping
+from holdfast.streams.watermark import Watermarks
+from holdfast.types import Schema
+
+log = logging.getLogger(__name__)
+_DEFAULT_SHUFFLE_PARTITIONS = "200"
+Misfits = dict[int, dict[str, StoreShape]]
+"""By operator, the stores that the state lacks, or has with fewer columns."""
+
+
+def partitions_of(session: SparkSession, found: Manifest | None, root: str) -> int:
+    """How many partitions keyed operators have: from the state, or at first from Spark."""
+    wanted = str(session.conf.get("spark.sql.shuffle.partitions"))
+    at_first = (
+        2 * session.sparkContext.defaultParallelism
+        if wanted == _DEFAULT_SHUFFLE_PARTITIONS
+        else int(wanted)
+    )
+    if found is None:
+        return at_first
+    kept = max(len(some_store(found, number).partitions) for number in found.operators)
+    if kept not in (1, at_first):
+        log.info(
+            "The state in %s has %d partitions; spark.sql.shuffle.partitions=%s does not "
+            "change that", root, kept, wanted,
+        )  # fmt: skip
+    return kept
+
+
+def some_store(manifest: Manifest, number: int) -> StoreEntry:
+    """Any of an operator's stores: all of them have the same partitions."""
+    return next(iter(manifest.operators[number].values()))
+
+
+def first_manifest(
+    session: SparkSession, stages: Sequence[StageFrames], partitions: int, runtime: Runtime
+) -> Manifest:
+    """Version 0 of a query: every store without rows."""
+    operators = {}
+    for number, frames in enumerate(stages):
+        count = 1 if frames.stage.operator.is_global else partitions
+        places = [(index, count) for index in range(count)]
+        operators[number] = {
+            name: new_store_entry(shape, places) for name, shape in frames.stores.items()
+        }
+    policy = session.conf.get("spark.sql.streaming.multipleWatermarkPolicy", "min")
+    return Manifest(
+        version=0,
+        parent=None,
+        commit_id=runtime.new_id(),
+        writer_id=runtime.new_id(),
+        epoch=0,
+        committed_at_ms=runtime.clock_ms(),
+        hash_name=HASH_NAME,
+        operators=operators,
+        scope=new_scope(runtime.new_id(), definitions(stages)),
+        watermark=Watermarks(policy=str(policy)).json(),
+        delivered_through=0,
+    )
+
+
+def definitions(stages: Iterable[StageFrames]) -> list[Definition]:
+    """What the operators of a query do."""
+    return [frames.stage.operator.definition() for frames in stages]
+
+
+def check_stored(
+    manifest: Manifest, stages: Sequence[StageFrames], root: str, *, may_add: bool
+) -> None:
+    """Refuse state of another query, with the difference; `may_add` aggregates to it."""
+    stored = len(manifest.operators)
+    if stored != len(stages):
+        raise InvalidArgument(
+            f"The query has {len(stages)} stateful operators, the state in {root} "
+            f"was made by one with {stored}. Use another checkpoint for the changed query.",
+            condition="STATE_STORE_SCHEMA_MISMATCH",
+        )
+    before = manifest.scope.get("operators", ())
+    check_same_query(before, definitions(stages), root, may_add=may_add)
+    for number, frames in enumerate(stages):
+        which = f" of operator {number}" if stored > 1 else ""
+        for name, shape in frames.stores.items():
+            entry = manifest.operators[number].get(name)
+            if entry is None:
+                continue
+            if not (may_add and _only_lacks(entry.value_schema, shape.value_schema)):
+                check_same_store(entry, shape, f"the query's state{which} in {root}")
+            check_samples(shape, manifest.hash_name, entry.hash_samples)
+
+
+def _only_lacks(stored: Schema, wanted: Schema) -> bool:
+    """Whether the stored columns are all wanted as they are."""
+    by_name = {field.name: field for field in wanted}
+    return all(by_name.get(field.name) == field for field in stored)
+
+
+def misfits(manifest: Manifest, stages: Sequence[StageRun]) -> Misfits:
+    """What the state has to be given before the query goes on. Requires: `check_stored`."""
+    found: Misfits = {}
+    for number, run in enumerate(stages):
+        for name, shape in run.frames.stores.items():
+            entry = manifest.operators[number].get(name)
+            if entry is None or entry.value_schema != shape.value_schema:
+                found.setdefault(number, {})[name] = shape
+    return found
+
+
+def reshaped(
+    session: SparkSession, base: Manifest, stages: Sequence[StageRun], todo: Misfits
+) -> list[Prepared]:
+    """What the version after `base` is committed with: the rows of misfits, written anew.
+
+    `base` is the newest version with those emptied.
+    """
+    prepared = []
+    for number, run in enumerate(stages):
+        if run.store.is_foreign:
+            raise InvalidArgument(
+                f"{run.store.conf.provider_class} keeps the state by itself: it cannot be given "
+                "other columns. Start with a new checkpoint."
+            )
+        for name, entry in base.operators[number].items():
+            if name not in todo.get(number, {}):
+                prepared += [untouched(base, number, name, part) for part in entry.partitions]
+                continue
+            task = Reshaping(
+                run.stores[name], base.version, run.operator.empty_values(run.frames.before)
+            )
+            count = len(entry.partitions)
+            numbers = session.sparkContext.parallelize(range(count), count)
+            prepared += numbers.map(task.run).collect()
+    return prepared

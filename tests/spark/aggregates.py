@@ -36,8 +36,13 @@ def _average(cells: Cells) -> Cells:
 
 
 def _moments(cells: Cells) -> Cells:
-    """(count, mean, squared deviations), of nothing all 0 in Spark's state."""
-    return cells if cells[0] else [0.0, None, None]
+    """(count, mean, squared deviations), of nothing all 0 in Spark's state.
+
+    Where the deviations are not a number, the mean is infinite or none by the order rows came in.
+    """
+    if not cells[0]:
+        return [0.0, None, None]
+    return [cells[0], None, cells[2]] if str(cells[2]) == "nan" else cells
 
 
 def _same(cells: Cells) -> Cells:

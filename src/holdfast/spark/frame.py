@@ -14,6 +14,7 @@ from holdfast.spark import jvm
 from holdfast.spark.aggregation import aggregation
 from holdfast.spark.deduplication import Deduplication
 from holdfast.spark.operators import Operator, Stage, Step
+from holdfast.spark.processing import Processing, asked
 from holdfast.spark.writer import StatefulStreamWriter
 
 _ELSEWHERE = "call it on the DataFrame before stateful(), or on the batch inside foreachBatch"
@@ -257,3 +258,23 @@ class GroupedStatefulData:
 
     def _aggregated(self, after: DataFrame) -> StatefulDataFrame:
         return self._frame._through(aggregation(self._columns, after), after)
+
+    def transformWithState(
+        self,
+        statefulProcessor: Any,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: Any = None,
+        eventTimeColumnName: str = "",
+    ) -> StatefulDataFrame:
+        """As GroupedData.transformWithState: the processor gets and gives rows."""
+        before = self._frame._native
+        given = asked(
+            before, statefulProcessor, outputStructType, outputMode, timeMode, eventTimeColumnName
+        )
+        after = jvm.with_processor(
+            before, self._columns, given.output, outputMode, timeMode, eventTimeColumnName
+        )
+        operator = Processing(before, self._columns, given, after)
+        return self._frame._through(operator, after)

@@ -20,6 +20,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
 
 from holdfast.errors import InvalidArgument
 from holdfast.streams.sliding import Sliding
@@ -414,6 +416,36 @@ def native_stateful_operators(frame: DataFrame) -> list[str]:
         if name in _STATEFUL or (name == "Join" and all(side.isStreaming() for side in sides)):
             found.append(name)
     return found
+
+
+def parsed_schema(session: SparkSession, schema: StructType | str) -> StructType:
+    """A schema as a StructType; DDL text is read by Spark."""
+    if isinstance(schema, StructType):
+        return schema
+    java = _jvm(session).org.apache.spark.sql.types.StructType.fromDDL(schema)
+    parsed = _parse_datatype_json_string(java.json())
+    assert isinstance(parsed, StructType)
+    return parsed
+
+
+def with_processor(
+    frame: DataFrame, groupings: tuple[Column, ...], output: StructType, output_mode: str,
+    time_mode: str, event_time: str,
+) -> DataFrame:  # fmt: skip
+    """Spark's own transformWithState of a function that is never called: for its analysis."""
+    grouped = frame.groupBy(*groupings)
+    kind = PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF
+    function = UserDefinedFunction(_never_called, returnType=output, evalType=kind)
+    column = function(*[frame["`" + name.replace("`", "``") + "`"] for name in frame.columns])
+    schema = _java_schema(frame.sparkSession, output)
+    java = grouped._jgd.transformWithStateInPandas(
+        column._jc, schema, output_mode, time_mode, None, event_time
+    )
+    return DataFrame(java, frame.sparkSession)
+
+
+def _never_called(*arguments: Any) -> Any:
+    raise NotImplementedError
 
 
 @dataclass(frozen=True)

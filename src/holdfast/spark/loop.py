@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ from holdfast.spark.sinks import Sink
 from holdfast.spark.spec import QuerySpec
 from holdfast.spark.stages import StageFrames, StageRun
 from holdfast.store import load_provider_class
+from holdfast.streams.handle import QueryInfo
 from holdfast.streams.outbox import Emitted, Outbox, OutboxReader, filed
 from holdfast.streams.reading import Output
 from holdfast.streams.task import StoreSpec, Task, TaskResult, run_task
@@ -77,6 +79,10 @@ class VersionLoop:
         self.versions = VersionLog(open_storage(self.root), self._runtime)
         self._committer = Committer(self.versions, self._runtime, conf)
         self._run_id = str(uuid4())
+        self.query_id = self.run_id = ""
+        """What Spark calls the query and this run of it, once it does."""
+        self._due_ms: int | None = 0 if self._has_clock else None
+        """The next moment by the clock that some operator waits for; 0 where it is to be asked."""
         self._newest_at_ms: int | None = None
         """A time by the monotonic clock at which no version after the newest existed, if known."""
         self._merges: dict[Place, tuple[Swap, ...]] = {}
@@ -176,7 +182,22 @@ class VersionLoop:
     @property
     def has_ticks(self) -> bool:
         """Whether a version without data can ever change something."""
+        return self._has_clock or self._follows_watermark
+
+    @property
+    def _has_clock(self) -> bool:
+        return any(stage.operator.by_clock for stage in self.spec.stages)
+
+    @property
+    def _follows_watermark(self) -> bool:
         return any(stage.operator.ticks(self.spec.mode) for stage in self.spec.stages)
+
+    @property
+    def is_tick_due(self) -> bool:
+        """Whether a version without data would change something, as far as is known."""
+        if self._follows_watermark and self.marks.is_tick_due:
+            return True
+        return self._due_ms is not None and self._due_ms <= self._runtime.clock_ms()
 
     def is_replay(self, facts: Mapping[str, Any]) -> bool:
         """Whether Spark brings a batch that is committed already."""
@@ -187,13 +208,15 @@ class VersionLoop:
         batch: DataFrame | None,
         facts: Mapping[str, Any] | None,
         observe: jvm.Observe | None = None,
-    ) -> VersionReport:
+    ) -> VersionReport | None:
         """Compute, commit and deliver one version; without a batch it is a tick.
 
-        `observe` gives the event times of the batch once its rows were read.
+        `observe` gives the event times of the batch once its rows were read. A tick that turns
+        out to change nothing becomes no version.
         """
         started = time.monotonic()
-        marks = self.marks.following()
+        is_by_clock = batch is None and not (self._follows_watermark and self.marks.is_tick_due)
+        marks = self.marks.following(_moment_of(facts) or self._runtime.clock_ms())
         ansi = str(self._session.conf.get("spark.sql.ansi.enabled")).lower() == "true"
         frame = batch
         results: dict[int, list[TaskResult]] = {}
@@ -205,6 +228,9 @@ class VersionLoop:
             results[number], late_rows = found, late_rows + late
             emitted = [result.emitted for result in found]
             frame = None if is_last else self._handed_on(run, emitted)
+        self._due_ms = _earliest([result.due_ms for found in results.values() for result in found])
+        if is_by_clock and all(result.is_idle for found in results.values() for result in found):
+            return None
         if observe is not None:
             seen = observe()
             marks = marks.observed(
@@ -232,6 +258,8 @@ class VersionLoop:
         return TaskSettings(
             run.stores, self.manifest.version, self.spec.mode, ansi, marks,
             outbox if hands_on else None,
+            QueryInfo(self.query_id, self.run_id, self.manifest.version + 1),
+            str(self._session.conf.get("spark.sql.session.timeZone")),
         )  # fmt: skip
 
     def _run_stage(
@@ -382,3 +410,17 @@ class VersionLoop:
             for place, swaps in self._merges.items()
             for swap in swaps
         }
+
+
+def _moment_of(facts: Mapping[str, Any] | None) -> int | None:
+    """When Spark planned a batch, in ms: the same each time it brings it."""
+    if facts is None or not facts["offsets"]:
+        return None
+    for line in facts["offsets"].splitlines():
+        if line.startswith("{") and "batchTimestampMs" in line:
+            return int(json.loads(line)["batchTimestampMs"])
+    return None
+
+
+def _earliest(moments: Sequence[int | None]) -> int | None:
+    return min((moment for moment in moments if moment is not None), default=None)

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructField, StructType, TimestampNTZType, Timesta
 from holdfast.engine.chain import StoreShape
 from holdfast.errors import IllegalState
 from holdfast.ids import DEFAULT_STORE_NAME
+from holdfast.streams.handle import QueryInfo
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.task import StoreSpec, Task
 from holdfast.streams.watermark import Watermarks
@@ -34,6 +35,9 @@ class TaskSettings:
     ansi: bool
     marks: Watermarks
     outbox: Outbox | None
+    query: QueryInfo
+    zone: str
+    """The session's time zone."""
 
     @property
     def store(self) -> StoreSpec:
@@ -58,6 +62,9 @@ class Operator(ABC):
 
     prefix: int = 0
     """How many leading key columns rows are dealt out by; 0 for all."""
+
+    by_clock: bool = False
+    """Whether a version without data can change something once the clock moves on."""
 
     @property
     def is_global(self) -> bool:

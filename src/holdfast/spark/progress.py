@@ -53,6 +53,9 @@ def _operator(title: str, results: Sequence[TaskResult], observed_late: int) -> 
     custom = {"stateOnCurrentVersionSizeBytes": sum(r.state_bytes for r in results)}
     if title.startswith("dedupe"):
         custom["numDroppedDuplicateRows"] = sum(r.dropped_duplicates for r in results)
+    for result in results:
+        for name, figure in result.custom.items():
+            custom[name] = custom.get(name, 0) + figure
     return {
         "operatorName": title,
         "numRowsTotal": sum(part.num_keys for r in results for part in r.prepared),

@@ -78,6 +78,7 @@ class StatefulQuery:
         if self._spec.trigger:
             writer = writer.trigger(**self._spec.trigger)
         self._inner = writer.start()
+        self._loop.query_id, self._loop.run_id = self.id, self.runId
         self._watch.started(self._inner)
         self._started.set()
         self._maintenance = Periodic(
@@ -104,6 +105,8 @@ class StatefulQuery:
         if batch is not None:
             observe = lambda: jvm.event_time_stats(self._inner._jsq)  # noqa: E731 - one line
         report = self._loop.run(batch, facts, observe)
+        if report is None:
+            return
         query = {"id": self.id, "runId": self.runId, "name": self.name}
         titles = [stage.operator.title for stage in self._spec.stages]
         told = progress(report, query, titles, self._sink.description)
@@ -141,7 +144,7 @@ class StatefulQuery:
 
     def _run_due_ticks(self) -> None:
         with self._lock:
-            while self._loop.marks.is_tick_due:
+            while self._loop.is_tick_due:
                 self._run_version(None, None)
 
     def _maintain(self) -> None:

@@ -161,11 +161,12 @@ def _moments(old: Columns, new: Columns, ansi: bool) -> Columns:
     n1, mean1, square1 = (_filled(column) for column in old)
     n2, mean2, square2 = (_filled(column) for column in new)
     total = n1 + n2
-    delta = mean2 - mean1
-    with np.errstate(invalid="ignore", divide="ignore"):
+    # Infinities are no mistake: what they make of a mean and of deviations is what Spark gives.
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        delta = mean2 - mean1
         share = np.where(total == 0, 0.0, delta / total)
-    mean = np.where(n1 == 0, mean2, mean1 + share * n2)
-    square = square1 + square2 + np.where(n1 == 0, 0.0, delta * share * n1 * n2)
+        mean = np.where(n1 == 0, mean2, mean1 + share * n2)
+        square = square1 + square2 + np.where(n1 == 0, 0.0, delta * share * n1 * n2)
     return [pa.array(total), pa.array(mean), pa.array(square)]
 
 

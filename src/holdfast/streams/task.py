@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.ipc as ipc
@@ -109,6 +109,16 @@ class TaskResult:
     memory_bytes: int = 0
     state_bytes: int = 0
     emitted: Emitted = NOTHING
+    due_ms: int | None = None
+    """The next moment by the clock at which the partition has something to do."""
+    custom: Mapping[str, int] = field(default_factory=dict)
+    """Figures of the operator's own, by Spark's names."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the version changes nothing here, and nothing comes out."""
+        unchanged = all(part.delta is None for part in self.prepared)
+        return unchanged and not self.removed and not self.emitted.rows
 
 
 class Task(Protocol):
@@ -147,7 +157,7 @@ def run_task(task: Task, partition: int, schema: bytes, batches: Iterable[bytes]
         raise
 
 
-def finished(store: TaskStore, emitted: Emitted = NOTHING, **counts: int) -> TaskResult:
+def finished(store: TaskStore, emitted: Emitted = NOTHING, **counts: Any) -> TaskResult:
     """Prepare the next version of a store, and the result that says so."""
     started = time.monotonic()
     store.commit()
@@ -182,15 +192,13 @@ def read_input(
             batch.validate(full=True)
         read.append(batch)
     table = pa.Table.from_batches(read, schema=arrow_schema)
-    _check_routing(table, partition, store.partitions)
+    check_routing(table.column(HASH), partition, store.partitions)
     return table
 
 
-def _check_routing(table: pa.Table, partition: int, partitions: int) -> None:
-    if table.num_rows == 0:
-        return
-    hashes = table.column(HASH).to_numpy()
-    if (partition_of(hashes, partitions) != partition).any():
+def check_routing(hashes: pa.Array | pa.ChunkedArray, partition: int, partitions: int) -> None:
+    """Refuse rows of another partition."""
+    if len(hashes) and (partition_of(hashes.to_numpy(), partitions) != partition).any():
         raise IllegalState(
             f"Partition {partition} of {partitions} was given rows of another: Spark did not "
             "partition by the key. Nothing was committed."

@@ -8,7 +8,7 @@ watermark of the version before. All are in ms and only grow.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -25,10 +25,17 @@ class Watermarks:
     next_ms: int = 0
     policy: str = "min"
     inputs: tuple[int, ...] = field(default=())
+    clock_ms: int = 0
+    """The time of the version by the clock; it never steps back."""
 
-    def following(self) -> Watermarks:
-        """The watermarks the version after this one runs with."""
-        return Watermarks(self.evict_ms, self.next_ms, self.next_ms, self.policy, self.inputs)
+    def following(self, now_ms: int = 0) -> Watermarks:
+        """The watermarks the version after this one runs with, at a time by the clock."""
+        return replace(
+            self,
+            late_ms=self.evict_ms,
+            evict_ms=self.next_ms,
+            clock_ms=max(self.clock_ms, now_ms),
+        )
 
     def observed(self, largest_ms: Sequence[int | None], delays_ms: Sequence[int]) -> Watermarks:
         """After a batch in which each input saw event times up to `largest_ms` (None: no row)."""
@@ -40,9 +47,7 @@ class Watermarks:
         if not inputs:
             return self
         chosen = min(inputs) if self.policy == "min" else max(inputs)
-        return Watermarks(
-            self.late_ms, self.evict_ms, max(self.next_ms, chosen), self.policy, inputs
-        )
+        return replace(self, next_ms=max(self.next_ms, chosen), inputs=inputs)
 
     @property
     def late_us(self) -> int:
@@ -67,6 +72,7 @@ class Watermarks:
             "next_ms": self.next_ms,
             "policy": self.policy,
             "inputs": list(self.inputs),
+            "clock_ms": self.clock_ms,
         }
 
     @classmethod
@@ -78,4 +84,5 @@ class Watermarks:
             body["next_ms"],
             body["policy"],
             tuple(body["inputs"]),
+            body.get("clock_ms", 0),
         )

@@ -1,0 +1,337 @@
+"""The part of a custom operator that runs where the state is: the user's processor, key by key."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.engine.segment import HASH, index_numbers
+from holdfast.streams.contract import TaskStore
+from holdfast.streams.grouping import Runs, codes_of
+from holdfast.streams.groups import GroupReader, Groups, Late
+from holdfast.streams.handle import (
+    EVENT_TIME,
+    NO_MOMENT,
+    NO_TIME,
+    PROCESSING_TIME,
+    ExpiredTimerInfo,
+    Handle,
+    QueryInfo,
+    TimerValues,
+    state_class,
+)
+from holdfast.streams.outbox import Outbox
+from holdfast.streams.states import Cursor, StateVariable, Timers
+from holdfast.streams.task import StoreSpec, TaskResult, millis_since
+from holdfast.streams.variables import TIMER_VARIABLE, TIMERS, Variable
+
+_KEYS_AT_A_TIME = 50_000
+"""Keys with a timer that is due, whose state is read at a time."""
+
+
+Numbers = npt.NDArray[np.int64]
+
+
+class RowStyle(Protocol):
+    """How a processor gets rows and gives them back; travels to the workers."""
+
+    def rows(self, batch: pa.RecordBatch) -> Any:
+        """The rows of a batch, to be cut by slices."""
+        ...
+
+    def group(self, parts: Iterator[Any]) -> Iterator[Any]:
+        """What the processor gets of a group whose rows come in some parts."""
+        ...
+
+    def tables(self, results: Iterator[Any]) -> Iterator[pa.Table]:
+        """Tables of what the processor gave."""
+        ...
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The time of a version, by the mode of the operator; all in ms.
+
+    Without a watermark there is no `watermark_ms`. In event time, rows at or below `late_ms` by
+    `time_column` are dropped.
+    """
+
+    mode: str
+    processing_ms: int
+    watermark_ms: int | None
+    late_ms: int = 0
+    time_column: str | None = None
+
+    @property
+    def now_ms(self) -> int | None:
+        """Timers fire, and entries end, at or below this; None where the mode is none."""
+        if self.mode == PROCESSING_TIME:
+            return self.processing_ms
+        return self.watermark_ms if self.mode == EVENT_TIME else None
+
+    @property
+    def values(self) -> TimerValues:
+        """The time as the processor sees it."""
+        if self.mode == NO_TIME:
+            return TimerValues()
+        watermark = NO_MOMENT if self.watermark_ms is None else self.watermark_ms
+        return TimerValues(self.processing_ms, watermark)
+
+    @property
+    def late(self) -> Late | None:
+        """Which rows are dropped."""
+        if self.mode != EVENT_TIME or self.time_column is None:
+            return None
+        return Late(self.time_column, self.late_ms * 1000)
+
+
+@dataclass(frozen=True)
+class ProcessorTask:
+    """Runs a processor over one partition of a version."""
+
+    stores: Mapping[str, StoreSpec]
+    base_version: int
+    processor: Any
+    keys: tuple[str, ...]
+    """The columns of the grouping key, as the input has them."""
+    rows: RowStyle
+    clock: Clock
+    outbox: Outbox
+    query: QueryInfo
+
+    @property
+    def store(self) -> StoreSpec:
+        """One of the stores."""
+        return next(iter(self.stores.values()))
+
+    def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
+        """Give one partition's rows and due timers to the processor; prepare the next version."""
+        return _Run(self, partition).run(schema, batches)
+
+
+class _Run:
+    """One task under way."""
+
+    def __init__(self, task: ProcessorTask, partition: int) -> None:
+        self._task = task
+        self._partition = partition
+        self._cursor = Cursor(task.base_version + 1)
+        self._stores: dict[str, TaskStore] = {
+            name: spec.open(partition, task.base_version) for name, spec in task.stores.items()
+        }
+        self._timers: Timers | None = None
+        if TIMERS in task.stores:
+            self._timers = self._open(TIMER_VARIABLE)  # type: ignore[assignment]
+        self._handle = Handle(task.clock.mode, self._open, self._timers, task.query)
+        self._fired = 0
+        self._expired = 0
+
+    def _open(self, variable: Variable) -> StateVariable:
+        spec = self._task.stores[variable.name]
+        kind = state_class(variable.kind)
+        return kind(variable, spec, self._stores[variable.name], self._cursor)
+
+    def run(self, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
+        task, store = self._task, self._task.store
+        reader = GroupReader(
+            schema, batches, task.keys, self._partition, store.partitions, task.clock.late
+        )
+        started = time.monotonic()
+        self._expire()
+        task.processor.init(self._handle)
+        self._handle.close_init()
+        emitted = task.outbox.emit(self._partition, task.rows.tables(self._results(reader)))
+        updated_at = time.monotonic()
+        close = getattr(task.processor, "close", None)
+        if close is not None:
+            close()
+        due = self._next_due()
+        prepared = []
+        for part in self._stores.values():
+            part.commit()
+            prepared.append(part.prepared)
+        states = self._states
+        metrics = [part.metrics for part in self._stores.values()]
+        return TaskResult(
+            prepared=tuple(prepared),
+            rows=reader.rows,
+            updated=sum(state.updated for state in states),
+            removed=sum(state.removed for state in states) + self._expired,
+            late_rows=reader.late_rows,
+            update_ms=int((updated_at - started) * 1000),
+            commit_ms=millis_since(updated_at),
+            memory_bytes=sum(figures.memory_used_bytes for figures in metrics),
+            state_bytes=sum(
+                figures.json().get("stateOnCurrentVersionSizeBytes", 0) for figures in metrics
+            ),
+            emitted=emitted,
+            due_ms=due,
+            custom=self._figures(),
+        )
+
+    def _next_due(self) -> int | None:
+        """The earliest timer left, where the clock decides."""
+        if self._timers is None or self._task.clock.mode != PROCESSING_TIME:
+            return None
+        return self._timers.earliest()
+
+    def _figures(self) -> dict[str, int]:
+        """Spark's own figures of such an operator; those of the query are counted once."""
+        figures = {
+            "numRegisteredTimers": self._handle.registered,
+            "numDeletedTimers": self._handle.unregistered,
+            "numExpiredTimers": self._fired,
+            "numValuesRemovedDueToTTLExpiry": self._expired,
+        }
+        for variable in self._handle.variables.values() if self._partition == 0 else ():
+            kind = f"num{variable.kind.capitalize()}StateVars"
+            kind += "" if variable.ttl_ms is None else "WithTTL"
+            figures[kind] = figures.get(kind, 0) + 1
+        return figures
+
+    @property
+    def _states(self) -> list[StateVariable]:
+        timers = [] if self._timers is None else [self._timers]
+        return [*self._handle.states, *timers]
+
+    def _expire(self) -> None:
+        now = self._task.clock.now_ms
+        if now is None:
+            return
+        for name, store in self._stores.items():
+            if name != TIMERS:
+                self._expired += store.expire(now)
+
+    # -- input ---------------------------------------------------------------------------------
+
+    def _results(self, reader: GroupReader) -> Iterator[Any]:
+        for groups in reader:
+            yield from self._handle_groups(groups)
+        yield from self._fire()
+
+    def _handle_groups(self, groups: Groups) -> Iterator[Any]:
+        task, cursor, style = self._task, self._cursor, self._task.rows
+        keys = groups.keys(task.keys).rename_columns([*self._key_names, HASH])
+        rows, bounds = style.rows(groups.batch), groups.starts.tolist()
+        times = self._largest_times(groups.batch, groups.starts)
+        handle, values = task.processor.handleInputRows, task.clock.values
+        self._begin(keys)
+        for at, key in enumerate(_key_rows(keys, self._key_names)):
+            cursor.at = at
+            if times is not None:
+                cursor.expires_from = times[at]
+            part = rows[bounds[at] : bounds[at + 1]]
+            parts = iter((part,)) if groups.count > 1 else self._parts(part, groups.rest)
+            try:
+                given = handle(key, style.group(parts), values)
+                if given is not None:
+                    yield from given
+            except Exception as error:
+                self._note(error, keys, at)
+                raise
+            for _ in groups.rest:
+                pass  # what the processor did not read
+        self._end()
+
+    def _parts(self, first: Any, rest: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+        """A group too large for one batch: its first part, and then the others."""
+        yield first
+        for batch in rest:
+            times = self._largest_times(batch, np.array([0, batch.num_rows]))
+            if times is not None:
+                self._cursor.expires_from = max(self._cursor.expires_from, times[0])
+            yield self._task.rows.rows(batch)
+
+    def _largest_times(self, batch: pa.RecordBatch, starts: Numbers) -> list[int] | None:
+        """The largest event time of each group in ms; None where it is not asked for."""
+        clock = self._task.clock
+        if clock.mode != EVENT_TIME or clock.time_column is None or not self._has_ttl:
+            return None
+        numbers = index_numbers(batch.column(clock.time_column))
+        assert numbers is not None
+        largest: list[int] = (np.maximum.reduceat(numbers, starts[:-1]) // 1000).tolist()
+        return largest
+
+    @property
+    def _has_ttl(self) -> bool:
+        return any(variable.ttl_ms for variable in self._handle.variables.values())
+
+    # -- timers --------------------------------------------------------------------------------
+
+    def _fire(self) -> Iterator[Any]:
+        """Call the processor for every timer that is due, a key's earliest first."""
+        now, timers = self._task.clock.now_ms, self._timers
+        if now is None or timers is None:
+            return
+        due = timers.due(now)
+        if not due.num_rows:
+            return
+        names = self._key_names
+        due = due.combine_chunks()
+        codes = codes_of([due.column(name).combine_chunks() for name in names])
+        moments = due.column(timers.moment_name).to_numpy()
+        order = np.lexsort((moments, codes))
+        firsts = Runs.of(codes).firsts
+        sizes = np.diff(np.append(firsts, len(order)))
+        for start in range(0, len(firsts), _KEYS_AT_A_TIME):
+            some = slice(start, start + _KEYS_AT_A_TIME)
+            begin = int(firsts[some][0])
+            picked = order[begin : begin + int(sizes[some].sum())]
+            keys = due.select(names).take(pa.array(order[firsts[some]]))
+            owners = np.repeat(np.arange(len(firsts[some])), sizes[some])
+            yield from self._fire_some(keys, owners.tolist(), moments[picked].tolist())
+
+    def _fire_some(self, keys: pa.Table, owners: list[int], moments: list[int]) -> Iterator[Any]:
+        task, timers = self._task, self._timers
+        assert timers is not None
+        key_rows = _key_rows(keys, self._key_names)
+        self._begin(keys)
+        for at, moment in zip(owners, moments, strict=True):
+            self._cursor.at = at
+            try:
+                given = task.processor.handleExpiredTimer(
+                    key=key_rows[at],
+                    timerValues=task.clock.values,
+                    expiredTimerInfo=ExpiredTimerInfo(moment),
+                )
+                if given is not None:
+                    yield from given
+            except Exception as error:
+                self._note(error, keys, at)
+                raise
+            timers.delete(moment)
+            self._fired += 1
+        self._end()
+
+    # -- chunks --------------------------------------------------------------------------------
+
+    @property
+    def _key_names(self) -> list[str]:
+        return list(self._task.store.key_schema.names[: len(self._task.keys)])
+
+    def _begin(self, keys: pa.Table) -> None:
+        self._cursor.keys, self._cursor.count = keys, keys.num_rows
+        self._cursor.expires_from = self._task.clock.now_ms or 0
+        for state in self._states:
+            state.begin()
+
+    def _end(self) -> None:
+        self._cursor.at = -1
+        for state in self._states:
+            state.end()
+
+    def _note(self, error: BaseException, keys: pa.Table, at: int) -> None:
+        """Say which key it was, by its hash: a key may be nobody's business."""
+        if HASH in keys.column_names:
+            number = keys.column(HASH)[at].as_py() & (1 << 64) - 1
+            error.add_note(f"While the processor handled the key with the hash {number:016x}.")
+
+
+def _key_rows(keys: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    return list(zip(*(keys.column(name).to_pylist() for name in names), strict=True))

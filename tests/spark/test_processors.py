@@ -1,0 +1,143 @@
+"""The same processor gives the same through Spark's transformWithState and through Holdfast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from native import SCHEMA, run, write_batches
+from processors import CASES, OUTPUT, Failing, Totals
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import Row, SparkSession
+
+import holdfast
+from holdfast import stateful
+
+pytestmark = pytest.mark.spark
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+@pytest.fixture
+def rocksdb(spark: SparkSession) -> Iterator[None]:
+    """Spark's own needs RocksDB; Holdfast does not mind."""
+    name = "spark.sql.streaming.stateStore.providerClass"
+    spark.conf.set(name, _ROCKSDB)
+    yield
+    spark.conf.unset(name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_processor_gives_what_it_gives_in_spark_across_a_restart(
+    spark: SparkSession, tmp_path: Path, rocksdb: None, case: str
+) -> None:
+    processor, time_mode = CASES[case]
+
+    def pipeline(frame: Any) -> Any:
+        rows = frame.filter("v is not null and ts is not null").withWatermark("ts", "1 minute")
+        return rows.groupBy("id").transformWithState(processor(), OUTPUT, "Update", time_mode)
+
+    outputs: dict[bool, list[Any]] = {True: [], False: []}
+    for batches in (3, 5):
+        write_batches(tmp_path / "in", seed=11, batches=batches)
+        for native, found in outputs.items():
+            checkpoint = tmp_path / f"cp{native}"
+            found += run(spark, tmp_path / "in", checkpoint, pipeline, "update", native=native)
+    assert outputs[False] == outputs[True]
+    assert outputs[True] or case == "silent"
+    assert _state(spark, tmp_path, case, native=False) == _state(spark, tmp_path, case, native=True)
+
+
+def _state(spark: SparkSession, folder: Path, case: str, *, native: bool) -> list[Any]:
+    """What the variables hold at the end, each as sorted entries."""
+    found = []
+    for name in _VARIABLES[case]:
+        reader = spark.read.format("statestore" if native else "holdfast")
+        rows = reader.option("stateVarName", name).load(str(folder / f"cp{native}")).collect()
+        if native:
+            cells = [_entry(row) for row in rows]
+        else:
+            cells = [[*row.key, *row.value] for row in rows]
+            if name in ("items", "all"):
+                cells = [[entry[0], *entry[2:]] for entry in cells]
+        found.append(sorted(map(repr, cells)))
+    return found
+
+
+_VARIABLES = {
+    "totals": ["state"], "resets": ["state"], "lists": ["items"], "maps": ["counts"],
+    "several variables": ["best", "all", "by"], "event timers": ["state"], "silent": ["state"],
+}  # fmt: skip
+
+
+def _entry(row: Row) -> list[Any]:
+    """An entry of Spark's state in our words: key, own key, value."""
+    known = row.asDict()
+    own = known.get("user_map_key", ())
+    value = known.get("user_map_value", known.get("list_element", known.get("value")))
+    return [*row.key, *own, *value]
+
+
+def test_a_processor_that_raises_commits_nothing_and_a_mended_one_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for number, values in enumerate([[1, 2], [7, 3], [4]]):
+        rows = [("secret-key", v) for v in values]
+        spark.createDataFrame(rows, "id string, v long").coalesce(1).write.parquet(
+            str(tmp_path / "in" / str(number))
+        )
+    outputs: list[Any] = []
+
+    def start(processor: Any) -> Any:
+        source = spark.readStream.schema("id string, v long").option("maxFilesPerTrigger", "1")
+        rows = stateful(source.option("recursiveFileLookup", "true").parquet(str(tmp_path / "in")))
+        query = (
+            rows.groupBy("id")
+            .transformWithState(processor, OUTPUT, "Update", "None")
+            .writeStream.outputMode("update")
+            .foreachBatch(lambda rows, version: outputs.extend(rows.collect()))
+            .option("checkpointLocation", str(tmp_path / "cp"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return query
+
+    with pytest.raises(StreamingQueryException) as caught:
+        start(Failing())
+    told = str(caught.value)
+    assert "ValueError: seven" in told
+    assert "in handleInputRows" in told, "its own traceback"
+    assert "key with the hash" in told
+    assert "secret-key" not in told
+    assert holdfast.read(tmp_path / "cp").version == 1
+    start(Totals())
+    assert sorted(row.total for row in outputs) == [3, 13, 17]
+    assert holdfast.read(tmp_path / "cp", store="state").get("secret-key") == (5, 17)
+
+
+@pytest.mark.parametrize(
+    ("init", "message"),
+    [
+        (lambda h: h.getValueState("a", "v long", ttlDurationMs=5), "TTL.*time mode is None"),
+        (lambda h: (h.getValueState("a", "v long"), h.getListState("a", "v long")), "twice"),
+        (lambda h: h.getValueState("a/../b", "v long"), "cannot be used"),
+        (lambda h: h.getValueState("$a", "v long"), "start with"),
+        (lambda h: h.getMapState("a", "m map<int, int>", "v long"), "cannot be a key"),
+        (lambda h: h.registerTimer(5), "registerTimer was called, and the time mode is None"),
+        (lambda h: h.getValueState("a", "v long").get(), "no key: in init"),
+        (lambda h: h.getValueState("a", "v lung"), "v lung|lung"),
+    ],
+)
+def test_what_a_processor_cannot_have_is_refused_when_it_is_given(
+    spark: SparkSession, tmp_path: Path, init: Any, message: str
+) -> None:
+    class Asking(Totals):
+        def init(self, handle: Any) -> None:
+            init(handle)
+
+    write_batches(tmp_path, seed=1, batches=1)
+    grouped = stateful(spark.readStream.schema(SCHEMA).parquet(str(tmp_path))).groupBy("id")
+    with pytest.raises(holdfast.HoldfastError, match=message):
+        grouped.transformWithState(Asking(), OUTPUT, "Update", "None")

@@ -149,6 +149,24 @@ class Silent(StatefulProcessor):
         return iter([])
 
 
+class Seeded(Totals):
+    """Totals that start from what they are given."""
+
+    def init(self, handle: Any) -> None:
+        super().init(handle)
+        self.seeds = handle.getListState("seeds", "total long")
+
+    def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:
+        n, total = self.state.get() or (0, 0)
+        self.state.update((n + 100, total + initialState.total))
+        self.seeds.appendValue((initialState.total,))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        seeds = sorted(seed[0] for seed in self.seeds.get())
+        for row in super().handleInputRows(key, rows, timerValues):
+            yield Row(id=row.id, what=str(seeds), n=row.n, total=row.total)
+
+
 class Failing(Totals):
     """Totals that does not like one number."""
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from native import SCHEMA, run, write_batches
-from processors import CASES, OUTPUT, Failing, Totals
+from processors import CASES, OUTPUT, Failing, Resets, Seeded, Totals
+from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row, SparkSession
 
@@ -115,6 +119,68 @@ def test_a_processor_that_raises_commits_nothing_and_a_mended_one_goes_on(
     start(Totals())
     assert sorted(row.total for row in outputs) == [3, 13, 17]
     assert holdfast.read(tmp_path / "cp", store="state").get("secret-key") == (5, 17)
+
+
+def test_state_to_start_with_is_handled_once_before_the_first_batch(
+    spark: SparkSession, tmp_path: Path, rocksdb: None
+) -> None:
+    seeds = [("a", 1000), ("a", 2000), ("z", 5000)]
+    start = spark.createDataFrame(seeds, "name string, total long")
+
+    def pipeline(frame: Any) -> Any:
+        rows = frame.filter("v is not null").groupBy("id")
+        grouped = start.withColumnRenamed("name", "id").groupBy("id")
+        return rows.transformWithState(Seeded(), OUTPUT, "Update", "None", grouped)
+
+    outputs: dict[bool, list[Any]] = {True: [], False: []}
+    for batches in (2, 3):
+        write_batches(tmp_path / "in", seed=5, batches=batches)
+        for native, found in outputs.items():
+            checkpoint = tmp_path / f"cp{native}"
+            found += run(spark, tmp_path / "in", checkpoint, pipeline, "update", native=native)
+    assert outputs[False] == outputs[True]
+    state = holdfast.read(tmp_path / "cpFalse", store="state")
+    assert state.get("z") == (100, 5000)
+    assert state.at(1).get("a") == (200, 3000)
+
+
+def _totals(
+    keys: pa.Table, rows: pa.Table, state: pa.Table, times: Any
+) -> tuple[pa.Table, pa.Table]:
+    """What Totals does, for all keys of a chunk at once; a key goes when its sum is large."""
+    sums = rows.group_by("_group").aggregate([("v", "sum"), ("v", "count")]).sort_by("_group")
+    assert sums["_group"].to_pylist() == list(range(keys.num_rows))
+    n = pc.add(pc.if_else(state["_exists"], state["n"], 0), sums["v_count"])
+    total = pc.add(pc.if_else(state["_exists"], state["total"], 0), sums["v_sum"])
+    exists = pc.less_equal(pc.abs(total), 60)
+    names = pa.array(["total"] * keys.num_rows)
+    output = pa.table({"id": keys["id"], "what": names, "n": n, "total": total})
+    return pa.table({"n": n, "total": total, "_exists": exists}), output
+
+
+def test_an_arrow_processor_gives_what_one_of_rows_gives(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+    def by_arrow(frame: Any) -> Any:
+        rows = frame.filter("v is not null").groupBy("id")
+        return rows.transformWithStateInArrow(_totals, OUTPUT, "n long, total long", "Update")
+
+    def by_rows(frame: Any) -> Any:
+        rows = frame.filter("v is not null").groupBy("id")
+        return rows.transformWithState(Resets(), OUTPUT, "Update", "None").filter("what = 'total'")
+
+    found: dict[str, list[Any]] = {"arrow": [], "rows": []}
+    for batches in (3, 6):
+        write_batches(tmp_path / "in", seed=8, batches=batches)
+        for name, pipeline in (("arrow", by_arrow), ("rows", by_rows)):
+            checkpoint = tmp_path / name
+            found[name] += run(spark, tmp_path / "in", checkpoint, pipeline, "update", native=False)
+    assert found["arrow"] == found["rows"]
+    assert len(found["rows"]) == 6
+    arrow = holdfast.read(tmp_path / "arrow").to_arrow().sort_by("id")
+    assert arrow.equals(holdfast.read(tmp_path / "rows").to_arrow().sort_by("id"))
 
 
 @pytest.mark.parametrize(

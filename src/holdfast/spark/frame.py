@@ -13,9 +13,11 @@ from holdfast.errors import InvalidArgument
 from holdfast.spark import jvm
 from holdfast.spark.aggregation import aggregation
 from holdfast.spark.deduplication import Deduplication
+from holdfast.spark.keyed import checked_time_mode
 from holdfast.spark.operators import Operator, Stage, Step
-from holdfast.spark.processing import Processing, asked
+from holdfast.spark.processing import ArrowProcessing, Processing, arrow_state
 from holdfast.spark.writer import StatefulStreamWriter
+from holdfast.streams.arrowwise import ArrowProcessor
 
 _ELSEWHERE = "call it on the DataFrame before stateful(), or on the batch inside foreachBatch"
 
@@ -269,12 +271,37 @@ class GroupedStatefulData:
         eventTimeColumnName: str = "",
     ) -> StatefulDataFrame:
         """As GroupedData.transformWithState: the processor gets and gives rows."""
-        before = self._frame._native
-        given = asked(
-            before, statefulProcessor, outputStructType, outputMode, timeMode, eventTimeColumnName
+        initial = None if initialState is None else jvm.groups_of(initialState)
+        before, mode = self._frame._native, checked_time_mode(timeMode)
+        after = self._with_processor(outputStructType, outputMode, timeMode, eventTimeColumnName)
+        operator = Processing(
+            before, self._columns, after, outputMode, mode, statefulProcessor, initial
         )
-        after = jvm.with_processor(
-            before, self._columns, given.output, outputMode, timeMode, eventTimeColumnName
-        )
-        operator = Processing(before, self._columns, given, after)
         return self._frame._through(operator, after)
+
+    def transformWithStateInArrow(
+        self,
+        processor: ArrowProcessor,
+        outputStructType: StructType | str,
+        stateStructType: StructType | str,
+        outputMode: str,
+        timeMode: str = "None",
+    ) -> StatefulDataFrame:
+        """Give chunks of keys, with their rows and state, to a function of Arrow tables.
+
+        `processor(keys, rows, state, times)` returns the new state and rows to put out, or None.
+        `rows` has `_group`, an index into `keys`; `state` is aligned with `keys` and has
+        `_exists`, and so has what is returned: false there removes a key.
+        """
+        before, mode = self._frame._native, checked_time_mode(timeMode)
+        after = self._with_processor(outputStructType, outputMode, timeMode, "")
+        state = arrow_state(jvm.parsed_schema(before.sparkSession, stateStructType))
+        operator = ArrowProcessing(before, self._columns, after, outputMode, mode, processor, state)
+        return self._frame._through(operator, after)
+
+    def _with_processor(
+        self, output: StructType | str, output_mode: str, time_mode: str, event_time: str
+    ) -> DataFrame:
+        before = self._frame._native
+        schema = jvm.parsed_schema(before.sparkSession, output)
+        return jvm.with_processor(before, self._columns, schema, output_mode, time_mode, event_time)

@@ -16,7 +16,7 @@ from pyspark import RDD
 from pyspark.errors import AnalysisException
 from pyspark.errors.exceptions.captured import convert_exception
 from pyspark.serializers import NoOpSerializer
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
@@ -426,6 +426,19 @@ def parsed_schema(session: SparkSession, schema: StructType | str) -> StructType
     parsed = _parse_datatype_json_string(java.json())
     assert isinstance(parsed, StructType)
     return parsed
+
+
+def groups_of(grouped: Any) -> tuple[DataFrame, tuple[Column, ...]]:
+    """The rows of a GroupedData, and the columns they are grouped by."""
+    if not isinstance(grouped, GroupedData):
+        raise InvalidArgument(
+            f"The initial state is {type(grouped).__name__}: give the result of groupBy(…) of a "
+            "DataFrame that is no stream."
+        )
+    frame = grouped._df
+    session = frame.sparkSession
+    columns = [_column(session, each) for each in scala_list(grouped._jgd.groupingExprs())]
+    return frame, tuple(columns)
 
 
 def with_processor(

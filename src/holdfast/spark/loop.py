@@ -16,7 +16,7 @@ from holdfast.conf import BESIDE_CHECKPOINT, StateStoreConf
 from holdfast.engine.commit import Place, Prepared, Swap
 from holdfast.engine.committer import Committer
 from holdfast.engine.filenames import DELIVERED, delivered_path
-from holdfast.engine.manifest import Manifest
+from holdfast.engine.manifest import Manifest, PartitionEntry
 from holdfast.engine.reshaping import emptied, untouched
 from holdfast.engine.retention import clean
 from holdfast.engine.storage import Runtime
@@ -118,6 +118,8 @@ class VersionLoop:
         note_pair(self._session, self.spec.checkpoint, self.manifest)
         self._stages = [self._stage_run(number, part) for number, part in enumerate(frames)]
         self._fit()
+        if self.manifest.version == 0:
+            self._fill(own)
 
     def _stage_run(self, number: int, frames: StageFrames) -> StageRun:
         count = len(some_store(self.manifest, number).partitions)
@@ -158,6 +160,28 @@ class VersionLoop:
             outbox=(), delivered_through=base.version,
         )  # fmt: skip
         self.note_delivered()
+
+    def _fill(self, own: SparkSession) -> None:
+        """Commit what operators start with, as a version of its own that delivers nothing."""
+        marks = self.marks.following(self._runtime.clock_ms())
+        found: list[Prepared] = []
+        filled = False
+        for number, run in enumerate(self._stages):
+            settings = self._settings(run, marks, ansi=True, is_last=False)
+            start = run.operator.initial(settings, run.store.partitions)
+            if start is None:
+                found += [untouched(self.manifest, *place) for place in self._places(number)]
+                continue
+            filled = True
+            results = self._run_tasks(start.task, jvm.moved(start.rows, own), run.store.partitions)
+            found += [part for result in results for part in result.prepared]
+        if filled:
+            self.manifest = self._committer.commit(
+                self.manifest, None, found, self._runtime.new_id(), watermark=marks.json()
+            )
+
+    def _places(self, number: int) -> list[tuple[int, str, PartitionEntry]]:
+        return [place for place in self.manifest.partitions() if place[0] == number]
 
     def _is_delivered(self) -> bool:
         """Whether the newest version has reached the sink."""
@@ -274,13 +298,17 @@ class VersionLoop:
             prepared = run.frames.batch.made  # of no rows: the one group that is there anyway
         else:
             prepared = run.frames.of_batch(frame, count, marks)
-        rdd, schema = jvm.arrow_rdd(prepared)
+        return self._run_tasks(task, prepared, count), jvm.observed_late_rows(prepared)
+
+    def _run_tasks(self, task: Task, rows: DataFrame, count: int) -> list[TaskResult]:
+        """A task for each partition of some rows, of which there have to be `count`."""
+        rdd, schema = jvm.arrow_rdd(rows)
         results = rdd.mapPartitionsWithIndex(
             lambda p, raw: [run_task(task, p, schema, raw)]
         ).collect()
         if len(results) != count:
             raise IllegalState(f"Spark ran {len(results)} tasks for {count} partitions.")
-        return results, jvm.observed_late_rows(prepared)
+        return results
 
     def _handed_on(self, run: StageRun, emitted: list[Emitted]) -> DataFrame | None:
         """What the next operator gets; None where there is nothing."""

@@ -45,6 +45,14 @@ class TaskSettings:
         return self.stores[DEFAULT_STORE_NAME]
 
 
+@dataclass(frozen=True)
+class Initial:
+    """What fills an operator's state before the first batch: a task, and the rows it gets."""
+
+    task: Task
+    rows: DataFrame
+
+
 class Operator(ABC):
     """One stateful operator of a query."""
 
@@ -101,6 +109,10 @@ class Operator(ABC):
     @abstractmethod
     def task(self, settings: TaskSettings) -> Task:
         """The tasks' work of one version."""
+
+    def initial(self, settings: TaskSettings, partitions: int) -> Initial | None:
+        """What fills the state before the first batch, if something does."""
+        return None
 
     @abstractmethod
     def output(self, rows: DataFrame) -> DataFrame:

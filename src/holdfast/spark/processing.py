@@ -2,165 +2,130 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import Row, StructField, StructType
+from pyspark.sql.types import Row
 
 from holdfast.engine.chain import StoreShape
-from holdfast.engine.hashing import spark_sql_hash
-from holdfast.engine.segment import HASH
-from holdfast.errors import InvalidArgument
-from holdfast.spark import jvm
-from holdfast.spark.operators import (
-    DELAY,
-    Operator,
-    TaskSettings,
-    described,
-    is_window,
-    nullable,
-    quoted,
-)
-from holdfast.streams.handle import EVENT_TIME, NO_TIME, PROCESSING_TIME, TIME_MODES, variables_of
-from holdfast.streams.processing import Clock, ProcessorTask, RowStyle
+from holdfast.ids import DEFAULT_STORE_NAME
+from holdfast.spark.keyed import KeyedOperator, KeyedRows
+from holdfast.spark.operators import Initial, TaskSettings
+from holdfast.streams.arrowwise import ArrowProcessor, ArrowTask
+from holdfast.streams.clock import NO_TIME
+from holdfast.streams.handle import variables_of
+from holdfast.streams.processing import InitialTask, ProcessorTask, RowStyle
 from holdfast.streams.rowwise import Rowwise
 from holdfast.streams.task import Task
-from holdfast.streams.variables import TIMER_VARIABLE, TIMERS
-from holdfast.streams.watermark import Watermarks
+from holdfast.streams.variables import TIMER_VARIABLE, TIMERS, Variable
 from holdfast.types import Schema, parse_schema
 
-_TIME = "event_time"
 
-
-@dataclass(frozen=True)
-class Asked:
-    """What transformWithState was called with."""
-
-    processor: Any
-    output: StructType
-    output_mode: str
-    time_mode: str
-    event_time: str = ""
-
-
-def asked(
-    frame: DataFrame, processor: Any, output: Any, output_mode: str, time_mode: str, event_time: str
-) -> Asked:
-    """The arguments of transformWithState, checked."""
-    mode = time_mode.lower()
-    if mode not in TIME_MODES:
-        raise InvalidArgument(
-            f"The time mode is one of None, ProcessingTime, EventTime, not {time_mode!r}."
-        )
-    schema = jvm.parsed_schema(frame.sparkSession, output)
-    return Asked(processor, schema, output_mode, mode, event_time)
-
-
-class Processing(Operator):
-    """Gives the rows of each key to a processor; what that gives comes out."""
+class Processing(KeyedOperator):
+    """Gives the rows of each key to a StatefulProcessor, as Row objects."""
 
     title = "transformWithStateInPySparkExec"
-    emits = True
 
     def __init__(
-        self, before: DataFrame, groupings: tuple[Column, ...], given: Asked, after: DataFrame
+        self,
+        before: DataFrame,
+        groupings: tuple[Column, ...],
+        after: DataFrame,
+        output_mode: str,
+        time_mode: str,
+        processor: Any,
+        initial: tuple[DataFrame, tuple[Column, ...]] | None = None,
     ) -> None:
-        if not groupings:
-            raise InvalidArgument("transformWithState needs a grouping column: groupBy(…) first.")
-        self._given = given
-        self._groupings = groupings
-        self._fields: list[StructField] = before.schema.fields
-        self._output: list[StructField] = after.schema.fields
-        keys = before.groupBy(*groupings).count().schema.fields[: len(groupings)]
-        self._keys = parse_schema(nullable(keys))
-        self._keys.check_key()
-        self._data_names = [f"c{number}" for number in range(len(self._fields))]
-        self._key_names = [self._key_name(*pair) for pair in enumerate(keys)]
-        timed = [number for number, f in enumerate(self._fields) if DELAY in (f.metadata or {})]
-        self._timed = timed[0] if timed else None
-        self._handle = variables_of(given.processor, given.time_mode)
-        self.by_clock = given.time_mode == PROCESSING_TIME
-
-    def _key_name(self, number: int, field: StructField) -> str:
-        """The input column of a key: the stream's own where it is one of those."""
-        sql = jvm.sql_of(self._groupings[number])
-        names = [own.name for own in self._fields]
-        is_plain = sql in (field.name, quoted(field.name)) and names.count(field.name) == 1
-        return self._data_names[names.index(field.name)] if is_plain else f"k{number}"
-
-    def definition(self) -> dict[str, str]:
-        return {
-            "operator": self.title,
-            "keys": ", ".join(jvm.sql_of(grouping) for grouping in self._groupings),
-            "time mode": self._given.time_mode,
-            "output mode": self._given.output_mode.lower(),
-        }
-
-    def ticks(self, mode: str) -> bool:
-        return self._given.time_mode == EVENT_TIME
-
-    def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
-        more = [
-            grouping.alias(name)
-            for grouping, name in zip(self._groupings, self._key_names, strict=True)
-            if name not in self._data_names
-        ]
-        names = [*self._data_names, *(n for n in self._key_names if n not in self._data_names)]
-        if self._timed is not None:
-            field = self._fields[self._timed]
-            time = F.col(quoted(field.name))
-            more.append((time.getField("end") if is_window(field) else time).alias(_TIME))
-            names.append(_TIME)
-        rows = batch.select("*", *more).toDF(*names)
-        routed = rows.repartition(partitions, *self._key_names)
-        hashed = spark_sql_hash(self._key_names, len(self._key_names))
-        return routed.withColumn(HASH, F.expr(hashed)).sortWithinPartitions(HASH, *self._key_names)
+        super().__init__(before, groupings, after, output_mode, time_mode)
+        self._processor = processor
+        self._handle = variables_of(processor, time_mode)
+        self._initial = initial
 
     def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
         variables = dict(self._handle.variables)
-        if self._given.time_mode != NO_TIME or not variables:
+        if self._time_mode != NO_TIME or not variables:
             variables[TIMERS] = TIMER_VARIABLE
-        return {name: variable.shape(self._keys) for name, variable in variables.items()}
-
-    def rows_schema(self, frame: DataFrame) -> StructType:
-        return nullable(self._output)
+        return {name: variable.shape(self._rows.keys) for name, variable in variables.items()}
 
     def task(self, settings: TaskSettings) -> Task:
+        return self._task(settings, self._rows)
+
+    def _task(self, settings: TaskSettings, rows: KeyedRows) -> ProcessorTask:
         assert settings.outbox is not None
-        marks = settings.marks
-        clock = Clock(
-            mode=self._given.time_mode,
-            processing_ms=marks.clock_ms,
-            watermark_ms=None if self._timed is None else marks.evict_ms,
-            late_ms=marks.late_ms,
-            time_column=None if self._timed is None else _TIME,
-        )
         return ProcessorTask(
             stores=settings.stores,
             base_version=settings.base_version,
-            processor=self._given.processor,
-            keys=tuple(self._key_names),
-            rows=self._style(settings),
-            clock=clock,
+            processor=self._processor,
+            keys=rows.key_names,
+            rows=self._style(rows, settings.zone),
+            clock=self._clock(settings),
             outbox=settings.outbox,
             query=settings.query,
         )
 
-    def _style(self, settings: TaskSettings) -> RowStyle:
-        columns = zip(self._data_names, (field.name for field in self._fields), strict=True)
-        return Rowwise(tuple(columns), self._output_schema, settings.zone, row_maker)
+    def _style(self, rows: KeyedRows, zone: str) -> RowStyle:
+        return Rowwise(rows.columns, self._output_schema, zone, row_maker)
 
-    @property
-    def _output_schema(self) -> Schema:
-        return parse_schema(nullable(self._output))
+    def initial(self, settings: TaskSettings, partitions: int) -> Initial | None:
+        if self._initial is None:
+            return None
+        frame, groupings = self._initial
+        rows = KeyedRows(frame, groupings)
+        task = InitialTask(self._task(settings, rows))
+        return Initial(task, rows.frame(frame, partitions))
 
-    def output(self, rows: DataFrame) -> DataFrame:
-        return rows.select(*[described(F.col(quoted(f.name)), f) for f in self._output])
+
+class ArrowProcessing(KeyedOperator):
+    """Gives chunks of keys with their rows and state to a function, as Arrow tables."""
+
+    title = "transformWithStateInArrow"
+
+    def __init__(
+        self,
+        before: DataFrame,
+        groupings: tuple[Column, ...],
+        after: DataFrame,
+        output_mode: str,
+        time_mode: str,
+        processor: ArrowProcessor,
+        state: Schema,
+    ) -> None:
+        super().__init__(before, groupings, after, output_mode, time_mode)
+        self._processor = processor
+        self._state = state
+        self.by_clock = False
+
+    def ticks(self, mode: str) -> bool:
+        return False
+
+    def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
+        variable = Variable(DEFAULT_STORE_NAME, "value", self._state)
+        return {DEFAULT_STORE_NAME: variable.shape(self._rows.keys)}
+
+    def task(self, settings: TaskSettings) -> Task:
+        assert settings.outbox is not None
+        return ArrowTask(
+            store=settings.store,
+            base_version=settings.base_version,
+            processor=self._processor,
+            keys=self._rows.key_names,
+            columns=self._rows.columns,
+            state=self._state,
+            output=self._output_schema,
+            clock=self._clock(settings),
+            outbox=settings.outbox,
+        )
 
 
-def row_maker(names: list[str]) -> Any:
+def arrow_state(schema: Any) -> Schema:
+    """The state columns of an Arrow processor."""
+    state = parse_schema(schema)
+    state.check_value()
+    return state
+
+
+def row_maker(names: list[str]) -> Callable[..., Row]:
     """A function of cells that makes a Row with these names, quicker than Row itself does."""
     new = tuple.__new__
 

@@ -61,6 +61,7 @@ class GroupReader:
         partition: int,
         partitions: int,
         late: Late | None = None,
+        rows_at_a_time: int = _ROWS_AT_A_TIME,
     ) -> None:
         self._schema = ipc.read_schema(pa.py_buffer(schema))
         self._slices = self._sliced(raw)
@@ -69,6 +70,7 @@ class GroupReader:
         self._partitions = partitions
         self._carry: pa.RecordBatch | None = None
         self._late = late
+        self._rows_at_a_time = rows_at_a_time
         self.rows = 0
         self.late_rows = 0
 
@@ -118,8 +120,8 @@ class GroupReader:
             check_routing(batch.column(HASH), self._partition, self._partitions)
             batch = self._without_late(batch)
             self.rows += batch.num_rows
-            for start in range(0, batch.num_rows, _ROWS_AT_A_TIME):
-                yield batch.slice(start, _ROWS_AT_A_TIME)
+            for start in range(0, batch.num_rows, self._rows_at_a_time):
+                yield batch.slice(start, self._rows_at_a_time)
 
     def _without_late(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._late is None:

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from holdfast.errors import IllegalState, InvalidArgument
+from holdfast.streams.clock import NO_TIME
 from holdfast.streams.states import ListState, MapState, StateVariable, Timers, ValueState
 from holdfast.streams.variables import Kind, Variable, new_variable
-
-NO_TIME, PROCESSING_TIME, EVENT_TIME = "none", "processingtime", "eventtime"
-TIME_MODES = (NO_TIME, PROCESSING_TIME, EVENT_TIME)
-NO_MOMENT = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,33 +32,6 @@ class QueryInfo:
     def getBatchId(self) -> int:
         """The number of the version, from 0 on as Spark counts batches."""
         return self.version - 1
-
-
-@dataclass(frozen=True, slots=True)
-class TimerValues:
-    """The time of a version: of the clock, and by the watermark; -1 where there is none."""
-
-    processing_ms: int = NO_MOMENT
-    watermark_ms: int = NO_MOMENT
-
-    def getCurrentProcessingTimeInMs(self) -> int:
-        """The time of the version by the clock."""
-        return self.processing_ms
-
-    def getCurrentWatermarkInMs(self) -> int:
-        """The watermark of the version."""
-        return self.watermark_ms
-
-
-@dataclass(frozen=True, slots=True)
-class ExpiredTimerInfo:
-    """The timer that fires."""
-
-    expiry_ms: int = NO_MOMENT
-
-    def getExpiryTimeInMs(self) -> int:
-        """The moment it was registered for."""
-        return self.expiry_ms
 
 
 class Handle:

@@ -12,20 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.engine.segment import HASH, index_numbers
+from holdfast.streams.clock import EVENT_TIME, PROCESSING_TIME, Clock, ExpiredTimerInfo
 from holdfast.streams.contract import TaskStore
 from holdfast.streams.grouping import Runs, codes_of
-from holdfast.streams.groups import GroupReader, Groups, Late
-from holdfast.streams.handle import (
-    EVENT_TIME,
-    NO_MOMENT,
-    NO_TIME,
-    PROCESSING_TIME,
-    ExpiredTimerInfo,
-    Handle,
-    QueryInfo,
-    TimerValues,
-    state_class,
-)
+from holdfast.streams.groups import GroupReader, Groups
+from holdfast.streams.handle import Handle, QueryInfo, state_class
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.states import Cursor, StateVariable, Timers
 from holdfast.streams.task import StoreSpec, TaskResult, millis_since
@@ -55,43 +46,6 @@ class RowStyle(Protocol):
 
 
 @dataclass(frozen=True)
-class Clock:
-    """The time of a version, by the mode of the operator; all in ms.
-
-    Without a watermark there is no `watermark_ms`. In event time, rows at or below `late_ms` by
-    `time_column` are dropped.
-    """
-
-    mode: str
-    processing_ms: int
-    watermark_ms: int | None
-    late_ms: int = 0
-    time_column: str | None = None
-
-    @property
-    def now_ms(self) -> int | None:
-        """Timers fire, and entries end, at or below this; None where the mode is none."""
-        if self.mode == PROCESSING_TIME:
-            return self.processing_ms
-        return self.watermark_ms if self.mode == EVENT_TIME else None
-
-    @property
-    def values(self) -> TimerValues:
-        """The time as the processor sees it."""
-        if self.mode == NO_TIME:
-            return TimerValues()
-        watermark = NO_MOMENT if self.watermark_ms is None else self.watermark_ms
-        return TimerValues(self.processing_ms, watermark)
-
-    @property
-    def late(self) -> Late | None:
-        """Which rows are dropped."""
-        if self.mode != EVENT_TIME or self.time_column is None:
-            return None
-        return Late(self.time_column, self.late_ms * 1000)
-
-
-@dataclass(frozen=True)
 class ProcessorTask:
     """Runs a processor over one partition of a version."""
 
@@ -113,6 +67,27 @@ class ProcessorTask:
     def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
         """Give one partition's rows and due timers to the processor; prepare the next version."""
         return _Run(self, partition).run(schema, batches)
+
+
+@dataclass(frozen=True)
+class InitialTask:
+    """Gives rows that the state starts with to a processor, before its first batch."""
+
+    task: ProcessorTask
+
+    @property
+    def store(self) -> StoreSpec:
+        """One of the stores."""
+        return self.task.store
+
+    @property
+    def base_version(self) -> int:
+        """The version it starts from."""
+        return self.task.base_version
+
+    def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
+        """Give one partition's rows to the processor and prepare the first version."""
+        return _Run(self.task, partition).fill(schema, batches)
 
 
 class _Run:
@@ -138,15 +113,29 @@ class _Run:
         return kind(variable, spec, self._stores[variable.name], self._cursor)
 
     def run(self, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
-        task, store = self._task, self._task.store
-        reader = GroupReader(
-            schema, batches, task.keys, self._partition, store.partitions, task.clock.late
-        )
-        started = time.monotonic()
+        """Handle input rows, then due timers."""
+        reader = self._reader(schema, batches)
         self._expire()
+        return self._worked(reader, self._results(reader))
+
+    def fill(self, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
+        """Handle the rows that the state starts with."""
+        reader = self._reader(schema, batches)
+        return self._worked(reader, self._started_with(reader))
+
+    def _reader(self, schema: bytes, batches: Iterable[bytes]) -> GroupReader:
+        task = self._task
+        return GroupReader(
+            schema, batches, task.keys, self._partition, task.store.partitions, task.clock.late
+        )
+
+    def _worked(self, reader: GroupReader, results: Iterator[Any]) -> TaskResult:
+        """Have the processor work, and prepare the next version."""
+        task = self._task
+        started = time.monotonic()
         task.processor.init(self._handle)
         self._handle.close_init()
-        emitted = task.outbox.emit(self._partition, task.rows.tables(self._results(reader)))
+        emitted = task.outbox.emit(self._partition, task.rows.tables(results))
         updated_at = time.monotonic()
         close = getattr(task.processor, "close", None)
         if close is not None:
@@ -214,6 +203,26 @@ class _Run:
         for groups in reader:
             yield from self._handle_groups(groups)
         yield from self._fire()
+
+    def _started_with(self, reader: GroupReader) -> Iterator[Any]:
+        """Nothing comes out of it."""
+        task, cursor = self._task, self._cursor
+        for groups in reader:
+            keys = groups.keys(task.keys).rename_columns([*self._key_names, HASH])
+            rows, bounds = task.rows.rows(groups.batch), groups.starts.tolist()
+            self._begin(keys)
+            for at, key in enumerate(_key_rows(keys, self._key_names)):
+                cursor.at = at
+                part = rows[bounds[at] : bounds[at + 1]]
+                parts = iter((part,)) if groups.count > 1 else self._parts(part, groups.rest)
+                try:
+                    for row in task.rows.group(parts):
+                        task.processor.handleInitialState(key, row, task.clock.values)
+                except Exception as error:
+                    self._note(error, keys, at)
+                    raise
+            self._end()
+        yield from ()
 
     def _handle_groups(self, groups: Groups) -> Iterator[Any]:
         task, cursor, style = self._task, self._cursor, self._task.rows

@@ -1,0 +1,75 @@
+"""The time of a version, as operators and processors see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.streams.groups import Late
+
+NO_TIME, PROCESSING_TIME, EVENT_TIME = "none", "processingtime", "eventtime"
+TIME_MODES = (NO_TIME, PROCESSING_TIME, EVENT_TIME)
+NO_MOMENT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TimerValues:
+    """The time of a version: of the clock, and by the watermark; -1 where there is none."""
+
+    processing_ms: int = NO_MOMENT
+    watermark_ms: int = NO_MOMENT
+
+    def getCurrentProcessingTimeInMs(self) -> int:
+        """The time of the version by the clock."""
+        return self.processing_ms
+
+    def getCurrentWatermarkInMs(self) -> int:
+        """The watermark of the version."""
+        return self.watermark_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredTimerInfo:
+    """The timer that fires."""
+
+    expiry_ms: int = NO_MOMENT
+
+    def getExpiryTimeInMs(self) -> int:
+        """The moment it was registered for."""
+        return self.expiry_ms
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The time of a version, by the mode of the operator; all in ms.
+
+    Without a watermark there is no `watermark_ms`. In event time, rows at or below `late_ms` by
+    `time_column` are dropped.
+    """
+
+    mode: str
+    processing_ms: int
+    watermark_ms: int | None
+    late_ms: int = 0
+    time_column: str | None = None
+
+    @property
+    def now_ms(self) -> int | None:
+        """Timers fire, and entries end, at or below this; None where the mode is none."""
+        if self.mode == PROCESSING_TIME:
+            return self.processing_ms
+        return self.watermark_ms if self.mode == EVENT_TIME else None
+
+    @property
+    def values(self) -> TimerValues:
+        """The time as the processor sees it."""
+        if self.mode == NO_TIME:
+            return TimerValues()
+        watermark = NO_MOMENT if self.watermark_ms is None else self.watermark_ms
+        return TimerValues(self.processing_ms, watermark)
+
+    @property
+    def late(self) -> Late | None:
+        """Which rows are dropped."""
+        if self.mode != EVENT_TIME or self.time_column is None:
+            return None
+        return Late(self.time_column, self.late_ms * 1000)

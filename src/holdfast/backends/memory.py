@@ -26,6 +26,12 @@ class MemoryStorage(Storage):
         with _ROOTS_LOCK:
             return _ROOTS.setdefault(name, cls(name))
 
+    @classmethod
+    def forget(cls, name: str) -> None:
+        """Drop the process-wide storage of that name; who still has it may use it."""
+        with _ROOTS_LOCK:
+            _ROOTS.pop(name, None)
+
     @property
     def location(self) -> str:
         return f"memory://{self._name}"

@@ -10,6 +10,7 @@
 
 `StorageConformance` is for the place where bytes live, `ProviderConformance` for a state store
 provider. Both need pytest, which is imported when one of them is first asked for.
+`StateTestDriver` runs a StatefulProcessor without Spark, for its unit tests.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.testing.driver import StateTestDriver
     from holdfast.testing.provider_suite import MakeProvider, ProviderConformance
     from holdfast.testing.storage_suite import StorageConformance
 
-__all__ = ["MakeProvider", "ProviderConformance", "StorageConformance"]
+__all__ = ["MakeProvider", "ProviderConformance", "StateTestDriver", "StorageConformance"]
 
 _SUITES = {
     "MakeProvider": "holdfast.testing.provider_suite",
@@ -35,6 +37,8 @@ _PARTS = (
 
 
 def __getattr__(name: str) -> Any:
+    if name == "StateTestDriver":
+        return import_module("holdfast.testing.driver").StateTestDriver
     if name not in _SUITES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest

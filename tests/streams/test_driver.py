@@ -1,0 +1,246 @@
+"""A processor run without Spark: time, lists and maps with a TTL, timers, crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+
+import holdfast
+from holdfast.testing import StateTestDriver
+
+SCHEMA = "id string, v long, ts timestamp"
+OUTPUT = "id string, what string"
+START = datetime(2024, 4, 20, tzinfo=UTC)
+DAY = 86_400_000
+
+
+def _row(key: str, v: int, seconds: float = 0) -> tuple[Any, ...]:
+    return key, v, START + timedelta(seconds=seconds)
+
+
+class Everything(StatefulProcessor):
+    """A value, a list and a map, each with a TTL; tells what they hold."""
+
+    ttl: int | None = 1000
+
+    def init(self, handle: Any) -> None:
+        self.last = handle.getValueState("last", "v long", self.ttl)
+        self.items = handle.getListState("items", "v long", ttlDurationMs=self.ttl)
+        self.counts = handle.getMapState("counts", "v long", "n long", self.ttl)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self.last.update((row.v,))
+            self.items.appendValue((row.v,))
+            n = self.counts.getValue((row.v,))
+            self.counts.updateValue((row.v,), ((n[0] if n else 0) + 1,))
+        yield Row(id=key[0], what=self.told())
+
+    def told(self) -> str:
+        items = [item[0] for item in self.items.get()]
+        counts = sorted((k[0], v[0]) for k, v in self.counts.iterator())
+        return str([self.last.get(), items, counts])
+
+
+class Forever(Everything):
+    """The same without an end."""
+
+    ttl = None
+
+
+def _driver(processor: Any, mode: str = "ProcessingTime", **more: Any) -> StateTestDriver:
+    return StateTestDriver(processor, "id", SCHEMA, OUTPUT, time_mode=mode, **more)
+
+
+def test_entries_end_one_by_one_when_the_clock_reaches_their_time() -> None:
+    driver = _driver(Everything())
+    driver.set_clock(10_000)
+    driver.push([_row("a", 1)])
+    driver.set_clock(10_600)
+    (row,) = driver.push([_row("a", 2)])
+    assert row.what == "[(2,), [1, 2], [(1, 1), (2, 1)]]"
+    driver.set_clock(10_999)
+    (row,) = driver.push([_row("a", 2)])
+    assert row.what == "[(2,), [1, 2, 2], [(1, 1), (2, 2)]]"
+    driver.set_clock(11_000)
+    (row,) = driver.push([_row("a", 3)])
+    assert row.what == "[(3,), [2, 2, 3], [(2, 2), (3, 1)]]", "what was put at 10,000 is over"
+    driver.set_clock(20_000)
+    (row,) = driver.push([_row("b", 1)])
+    assert driver.state("last") == {("b",): (1,)}
+    assert driver.state("items") == {("b",): [(1,)]}
+    assert driver.state("last", at=1) == {("a",): (1,)}
+
+
+def test_a_ttl_in_event_time_counts_from_the_calls_latest_row_against_the_watermark() -> None:
+    driver = _driver(Everything(), "EventTime", watermark=("ts", 0))
+    driver.push([_row("a", 1, 10), _row("a", 2, 12)])
+    assert driver.state("items") == {("a",): [(1,), (2,)]}
+    driver.push([_row("b", 1, 12.9)])
+    assert ("a",) in driver.state("last")
+    driver.push([_row("b", 2, 13)])
+    assert driver.state("last") == {("b",): (2,)}, "12 s + 1 s is at the watermark"
+    assert driver.state("items") == {("b",): [(1,), (2,)]}
+
+
+def test_late_rows_are_dropped_in_event_time_only() -> None:
+    for mode, rows in (("EventTime", 0), ("ProcessingTime", 1), ("None", 1)):
+        driver = _driver(Forever(), mode, watermark=("ts", 0))
+        driver.push([_row("a", 1, 100)])
+        assert len(driver.push([_row("b", 1, 99)])) == rows
+
+
+class Alarm(StatefulProcessor):
+    """Rings after a while, and once more."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.rung = handle.getValueState("rung", "n long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            now = timerValues.getCurrentProcessingTimeInMs()
+            if row.v < 0:
+                self.handle.deleteTimer(now - row.v)
+            else:
+                self.handle.registerTimer(now + row.v)
+        return iter([])
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Row]:
+        n = (self.rung.get() or (0,))[0] + 1
+        self.rung.update((n,))
+        moment = expiredTimerInfo.getExpiryTimeInMs()
+        if n == 1:
+            self.handle.registerTimer(moment + 500)
+        yield Row(id=key[0], what=f"{moment} of {sorted(self.handle.listTimers())}")
+
+
+def test_timers_fire_at_their_moment_in_order_and_are_gone_afterwards() -> None:
+    driver = _driver(Alarm())
+    driver.set_clock(1000)
+    assert driver.push([_row("a", 300), _row("a", 100), _row("b", 200), _row("c", 50)]) == []
+    assert driver.timers() == {("a",): [1100, 1300], ("b",): [1200], ("c",): [1050]}
+    assert driver.push([_row("c", -50)]) == []
+    assert driver.set_clock(1099) == []
+    assert driver.set_clock(1100) == [Row(id="a", what="1100 of [1100, 1300, 1600]")]
+    given = sorted(driver.set_clock(1300))
+    assert given == [
+        Row(id="a", what="1300 of [1300, 1600]"),
+        Row(id="b", what="1200 of [1200, 1700]"),
+    ]
+    assert driver.timers() == {("a",): [1600], ("b",): [1700]}
+    assert len(driver.advance_clock(timedelta(seconds=1))) == 2
+    assert driver.timers() == {}
+    version = driver.version
+    assert driver.advance_clock(5000) == []
+    assert driver.version == version, "nothing is due: no version"
+
+
+def test_a_timer_that_is_due_at_once_fires_after_the_rows_of_its_batch() -> None:
+    driver = _driver(Alarm())
+    driver.set_clock(1000)
+    assert driver.push([_row("a", 0)]) == [Row(id="a", what="1000 of [1000, 1500]")]
+
+
+@pytest.mark.parametrize("step", ["task", "commit", "deliver"])
+def test_a_crash_loses_nothing_that_was_committed_and_repeats_what_was_not(step: Any) -> None:
+    driver = _driver(Forever())
+    driver.push([_row("a", 1)])
+    assert driver.push([_row("a", 2)], crash=step) == []
+    recovered = driver.recover()
+    if step == "deliver":
+        assert [row.what for row in recovered] == ["[(2,), [1, 2], [(1, 1), (2, 1)]]"]
+    else:
+        assert recovered == []
+        assert driver.state("items") == {("a",): [(1,)]}
+        driver.push([_row("a", 2)])
+    assert driver.version == 2
+    assert driver.state("items") == {("a",): [(1,), (2,)]}
+
+
+def test_groups_larger_than_a_chunk_come_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.streams import groups
+
+    class Sizes(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.n = handle.getValueState("n", "n long")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+            size = sum(1 for _ in rows)
+            self.n.update(((self.n.get() or (0,))[0] + size,))
+            yield Row(id=key[0], what=str(size))
+
+    for rows_at_a_time in (1, 2, 3, 7, 100):
+        monkeypatch.setattr(groups.GroupReader.__init__, "__defaults__", (None, rows_at_a_time))
+        driver = StateTestDriver(Sizes(), "id", SCHEMA, OUTPUT, partitions=1)
+        sizes = {"a": 5, "b": 1, "c": 9, "d": 2, "e": 1}
+        given = driver.push([_row(key, v) for key, size in sizes.items() for v in range(size)])
+        assert {row.id: int(row.what) for row in given} == sizes
+        assert driver.state("n") == {(key,): (size,) for key, size in sizes.items()}
+
+
+def test_what_a_processor_gives_wrongly_is_refused_without_its_value() -> None:
+    class Wrong(Forever):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+            yield self.given
+
+    for given, message in [
+        (("a", "secret"), "not a Row"),
+        (Row(id=["secret"], what="b"), "column 'id'"),
+    ]:
+        processor = Wrong()
+        processor.given = given
+        with pytest.raises(holdfast.InvalidArgument, match=message) as caught:
+            _driver(processor).push([_row("a", 1)])
+        assert "secret" not in str(caught.value)
+
+
+def test_other_columns_of_a_row_are_left_out_and_missing_ones_are_null() -> None:
+    class Odd(Forever):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+            yield Row(what="w", more=3)
+            yield Row(id="i")
+
+    assert _driver(Odd()).push([_row("a", 1)]) == [Row(id=None, what="w"), Row(id="i", what=None)]
+
+
+def test_values_are_copies_so_that_changing_one_is_not_an_update() -> None:
+    class Mutating(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.all = handle.getValueState("all", "vs array<long>")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+            held = self.all.get()
+            values = held[0] if held else []
+            values += [row.v for row in rows]
+            if len(values) < 3:
+                self.all.update((values,))
+                values.append(99)
+            yield Row(id=key[0], what=str(self.all.get()))
+
+    driver = _driver(Mutating())
+    assert [r.what for v in (1, 2, 3) for r in driver.push([_row("a", v)])] == [
+        "([1],)", "([1, 2],)", "([1, 2],)",
+    ]  # fmt: skip
+
+
+def test_state_to_start_with_is_given_before_the_first_rows() -> None:
+    class Seeded(Forever):
+        def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+            self.last.update((initialState.v,))
+
+    driver = _driver(Seeded())
+    driver.preload([("a", 7), ("z", 8)], schema="id string, v long")
+    assert driver.state("last") == {("a",): (7,), ("z",): (8,)}
+    driver.push([_row("a", 1)])
+    with pytest.raises(holdfast.InvalidArgument, match="before the first rows"):
+        driver.preload([("a", 7)], schema="id string, v long")

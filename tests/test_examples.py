@@ -12,7 +12,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # The others have a test of their own below.
-OWN = {"continuous_profit", "weekly_spending", "checkpointing", "demo"}
+OWN = {
+    "continuous_profit", "weekly_spending", "checkpointing", "demo", "shopping_totals",
+    "weekly_purchases",
+}  # fmt: skip
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem not in OWN)
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
@@ -70,6 +73,28 @@ def test_weekly_spending_shows_what_closes_and_what_stays(tmp_path: Path) -> Non
         "  state:  23-04..30-04 Sankar 300",
         "Kun spends 100 on 28-04-2020",
         "  state:  23-04..30-04 Kun 100, 23-04..30-04 Sankar 300",
+    ]
+
+
+def test_shopping_totals_shows_the_state_after_each_transaction(tmp_path: Path) -> None:
+    shown = run(ROOT / "examples" / "shopping_totals.py", tmp_path)
+    assert left_in(tmp_path) == []
+    assert [line for line in shown.splitlines() if line.startswith("  state")] == [
+        "  state: Sankar 200",
+        "  state: Jade 800, Sankar 200",
+        "  state: Jade 800, Sankar 500",
+        "  state: Jade 800, Kun 100, Sankar 500",
+    ]
+
+
+def test_weekly_purchases_shows_what_leaves_one_by_one(tmp_path: Path) -> None:
+    shown = run(ROOT / "examples" / "weekly_purchases.py", tmp_path)
+    assert left_in(tmp_path) == []
+    assert [line for line in shown.splitlines() if line.startswith("  state")] == [
+        "  state: Sankar 200 until 20-04",
+        "  state: Jade 800 until 18-04, Sankar 200 until 20-04",
+        "  state: Sankar 500 until 25-04",
+        "  state: Kun 100 until 28-04, Sankar 300 until 25-04",
     ]
 
 

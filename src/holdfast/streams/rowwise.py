@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -17,7 +17,7 @@ _ROWS_AT_A_TIME = 50_000
 
 @dataclass(frozen=True)
 class Rowwise:
-    """Rows one by one. `make(names)` gives a function of cells that makes a row.
+    """Rows one by one. `make(names)` gives a function that makes a row of a tuple of cells.
 
     `columns` are those of the stream, as the input has them and as the user calls them.
     Timestamps have the time zone `zone`.
@@ -26,13 +26,13 @@ class Rowwise:
     columns: tuple[tuple[str, str], ...]
     output: Schema
     zone: str
-    make: Callable[[list[str]], Callable[..., Any]]
+    make: Callable[[tuple[str, ...]], Callable[[tuple[Any, ...]], Any]]
 
     def rows(self, batch: pa.RecordBatch) -> list[Any]:
         """The rows of a batch."""
         cells = [self._cells(batch.column(name)) for name, _ in self.columns]
-        make = self.make([name for _, name in self.columns])
-        return list(map(make, *cells))
+        make = self.make(tuple(name for _, name in self.columns))
+        return list(map(make, zip(*cells, strict=True)))
 
     def _cells(self, column: pa.Array) -> list[Any]:
         if pa.types.is_timestamp(column.type) and column.type.tz is not None:
@@ -50,29 +50,26 @@ class Rowwise:
             yield self._table(rows)
 
     def _table(self, rows: list[Any]) -> pa.Table:
-        names = self.output.names
+        given = _columns(rows)
         columns = []
-        by_place = _places(rows, names)
-        for name, field in zip(names, self.output.arrow, strict=True):
-            if by_place is None:
-                cells = [_named(row, name) for row in rows]
+        for name, field in zip(self.output.names, self.output.arrow, strict=True):
+            if given is None:
+                cells: Sequence[Any] = [_named(row, name) for row in rows]
             else:
-                place = by_place[name]
-                cells = [None] * len(rows) if place is None else [row[place] for row in rows]
+                cells = given.get(name, [None] * len(rows))
             columns.append(_column(name, cells, field.type))
         return pa.table(columns, schema=self.output.arrow)
 
 
-def _places(rows: list[Any], names: tuple[str, ...]) -> dict[str, int | None] | None:
-    """Where each column stands in the rows; None where they have to be asked one by one."""
-    first = getattr(rows[0], "__fields__", None)
-    if first is None:
+def _columns(rows: list[Any]) -> dict[str, Sequence[Any]] | None:
+    """The cells of each column; None where rows have to be asked one by one."""
+    names = getattr(rows[0], "__fields__", None)
+    if names is None:
         return None
     for row in rows:
-        if getattr(row, "__fields__", None) != first:
+        if getattr(row, "__fields__", None) != names or not isinstance(row, tuple):
             return None
-    known = list(first)
-    return {name: known.index(name) if name in known else None for name in names}
+    return dict(zip(names, zip(*rows, strict=True), strict=True))
 
 
 def _named(row: Any, name: str) -> Any:
@@ -85,7 +82,7 @@ def _named(row: Any, name: str) -> Any:
     return row[known.index(name)] if name in known else None
 
 
-def _column(name: str, cells: list[Any], kind: pa.DataType) -> pa.Array:
+def _column(name: str, cells: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_nested(kind):
         cells = [_plain(cell) for cell in cells]
     try:

@@ -311,8 +311,8 @@ class StateTestDriver:
         table = OutboxReader(self._root, {}, tuple(emitted)).table()
         if table is None:
             return []
-        make = _row_maker(list(self._output.names))
-        return [make(*cells) for cells in zip(*(c.to_pylist() for c in table.columns), strict=True)]
+        make = _row_maker(self._output.names)
+        return [make(cells) for cells in zip(*(c.to_pylist() for c in table.columns), strict=True)]
 
     def close(self) -> None:
         """Give the memory back."""
@@ -340,9 +340,9 @@ def _held(table: pa.Table, variable: Variable, prefix: int, keys: Schema) -> dic
     return held
 
 
-def _row_maker(names: list[str]) -> Callable[..., Any]:
+def _row_maker(names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Any]:
     """PySpark's own Row: processors are written for it."""
     from pyspark.sql import Row as SparkRow
 
     named = SparkRow(*names)
-    return lambda *cells: named(*cells)
+    return lambda cells: named(*cells)

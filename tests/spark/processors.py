@@ -167,6 +167,28 @@ class Seeded(Totals):
             yield Row(id=row.id, what=str(seeds), n=row.n, total=row.total)
 
 
+class Changing(StatefulProcessor):
+    """Totals whose variables change from run to run: `variables` are names and columns."""
+
+    def __init__(self, gone: tuple[str, ...] = (), **variables: str) -> None:
+        self.columns = variables
+        self.gone = gone
+
+    def init(self, handle: Any) -> None:
+        for name in self.gone:
+            handle.deleteIfExists(name)
+        self.states = {name: handle.getValueState(name, c) for name, c in self.columns.items()}
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        held = {name: state.get() for name, state in sorted(self.states.items())}
+        for row in rows:
+            for name, state in self.states.items():
+                columns = self.columns[name].split(", ")
+                cells = (str(row.v) if c.endswith("string") else row.v for c in columns)
+                state.update(tuple(cells))
+        yield Row(id=key[0], what=str(held), n=None, total=None)
+
+
 class Failing(Totals):
     """Totals that does not like one number."""
 

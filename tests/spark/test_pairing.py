@@ -106,9 +106,9 @@ def test_state_behind_sparks_checkpoint_is_refused_with_both_numbers(
         (
             lambda f: f.groupBy("id").agg(F.sum("v").alias("n")),
             lambda f: f.groupBy("id").agg(F.max("v").alias("n")),
-            r"aggregates was sum\(v\), is max\(v\)",
+            r"aggregate n was sum\(v\), is max\(v\)",
         ),
-        (_counts, lambda f: f.dropDuplicates(["id"]), "differs from the stored one"),
+        (_counts, lambda f: f.dropDuplicates(["id"]), "operator was stateStoreSave, is dedupe"),
         (_counts, lambda f: f.dropDuplicates(["id"]).groupBy("id").count(), "2 stateful operators"),
     ],
 )

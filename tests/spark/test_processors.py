@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from native import SCHEMA, run, write_batches
-from processors import CASES, OUTPUT, Failing, Resets, Seeded, Totals
+from processors import CASES, OUTPUT, Changing, Failing, Resets, Seeded, Totals
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row, SparkSession
@@ -142,6 +143,46 @@ def test_state_to_start_with_is_handled_once_before_the_first_batch(
     state = holdfast.read(tmp_path / "cpFalse", store="state")
     assert state.get("z") == (100, 5000)
     assert state.at(1).get("a") == (200, 3000)
+
+
+def test_state_variables_evolve_and_what_cannot_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def push(number: int, processor: Any) -> str:
+        rows = spark.createDataFrame([("a", number)], "id string, v int")
+        rows.coalesce(1).write.parquet(str(tmp_path / "in" / str(number)))
+        told: list[str] = []
+        source = spark.readStream.schema("id string, v int").option("recursiveFileLookup", "true")
+        query = (
+            stateful(source.parquet(str(tmp_path / "in")))
+            .groupBy("id")
+            .transformWithState(processor, OUTPUT, "Update", "None")
+            .writeStream.outputMode("update")
+            .foreachBatch(lambda rows, version: told.extend(r.what for r in rows.collect()))
+            .option("checkpointLocation", str(tmp_path / "cp"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return told[0]
+
+    assert push(1, Changing(a="x int, y int, z float", b="v long")) == str({"a": None, "b": None})
+    # Added, removed, reordered and widened columns; one variable more, one not asked for.
+    assert push(2, Changing(a="w string, z double, x long", c="v long")) == str(
+        {"a": (None, 1.0, 1), "c": None}
+    ), "w is new"
+    for columns, message in [
+        ("w string, z double, x int", "'x' is long here and int there"),
+        ("w string, z double, x string", "'x' is long here and string there"),
+    ]:
+        with pytest.raises(holdfast.InvalidArgument, match=message):
+            push(90, Changing(a=columns))
+        shutil.rmtree(tmp_path / "in" / "90")
+    # What was not asked for is still there, until it is to go.
+    assert push(3, Changing(b="v long")) == str({"b": (1,)})
+    assert {s.name for s in holdfast.read(tmp_path / "cp", store="b").stores} == {"a", "b", "c"}
+    assert push(4, Changing(gone=("a", "never"), c="v long")) == str({"c": (2,)})
+    assert {s.name for s in holdfast.read(tmp_path / "cp", store="b").stores} == {"b", "c"}
 
 
 def _totals(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -23,20 +23,56 @@ from holdfast.engine.rows import Rows
 from holdfast.engine.segment import SegmentWriter
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.writer import PartitionReader
+from holdfast.types import AtomicType, DataType, DecimalType, Schema
 
+StoreName = tuple[int, str]
+"""An operator and the name of a store of it."""
 Stores = Mapping[int, Mapping[str, StoreShape]]
 Change = Callable[[Rows], list[pa.Array]]
 """The new value columns of some rows."""
 
 
-def emptied(base: Manifest, stores: Stores) -> Manifest:
-    """`base` with these stores new and without rows; their bounds stay.
+_WIDER = {
+    "byte": {"short", "integer", "long", "double"}, "short": {"integer", "long", "double"},
+    "integer": {"long", "double"}, "float": {"double"},
+}  # fmt: skip
+"""Types that hold every value of another."""
+
+
+def can_become(stored: Schema, wanted: Schema) -> bool:
+    """Whether values of one schema can be read as those of another.
+
+    Columns go by name: they may come, go and change places, and their types may get wider.
+    """
+    known = {field.name: field for field in stored}
+    return all(
+        _takes(known[field.name].type, field.type) if field.name in known else field.nullable
+        for field in wanted
+    )
+
+
+def _takes(stored: DataType, wanted: DataType) -> bool:
+    if stored == wanted:
+        return True
+    if isinstance(stored, DecimalType) and isinstance(wanted, DecimalType):
+        digits = wanted.precision - wanted.scale >= stored.precision - stored.scale
+        return digits and wanted.scale >= stored.scale
+    if not isinstance(stored, AtomicType) or not isinstance(wanted, AtomicType):
+        return False
+    return wanted.name in _WIDER.get(stored.name, ())
+
+
+def emptied(base: Manifest, stores: Stores, dropped: Collection[StoreName] = ()) -> Manifest:
+    """`base` with these stores new and without rows, their bounds as they are; others dropped.
 
     The version after it is committed with what `rewrite` prepared.
     """
-    operators = {number: dict(entries) for number, entries in base.operators.items()}
+    operators = {
+        number: {name: entry for name, entry in entries.items() if (number, name) not in dropped}
+        for number, entries in base.operators.items()
+    }
     for number, shapes in stores.items():
-        some = next(iter(operators[number].values()))
+        some = next(iter(base.operators[number].values()))
         for name, shape in shapes.items():
             before = operators[number].get(name, some)
             operators[number][name] = _without_rows(before, shape, keep=name in operators[number])

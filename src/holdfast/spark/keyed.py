@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from holdfast.engine.hashing import spark_sql_hash
+from holdfast.engine.reshaping import can_become
 from holdfast.engine.segment import HASH
 from holdfast.errors import InvalidArgument
 from holdfast.spark import jvm
@@ -129,6 +130,9 @@ class KeyedOperator(Operator):
 
     def ticks(self, mode: str) -> bool:
         return self._time_mode == EVENT_TIME
+
+    def takes_over(self, stored: Schema, wanted: Schema, *, may_add: bool) -> bool:
+        return can_become(stored, wanted)
 
     def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
         return self._rows.frame(batch, partitions)

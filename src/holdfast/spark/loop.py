@@ -27,6 +27,7 @@ from holdfast.spark.locations import state_root
 from holdfast.spark.opening import (
     check_stored,
     definitions,
+    dropped_stores,
     first_manifest,
     misfits,
     partitions_of,
@@ -144,7 +145,8 @@ class VersionLoop:
     def _fit(self) -> None:
         """Give the state the stores and columns the query has and the state has not, if any."""
         todo = misfits(self.manifest, self._stages)
-        if not todo:
+        dropped = dropped_stores(self.manifest, self._stages)
+        if not todo and not dropped:
             return
         if not self._is_delivered():
             raise IllegalState(
@@ -152,7 +154,7 @@ class VersionLoop:
                 "query as it was once more, with trigger(availableNow=True) for instance, and "
                 "then as it is now."
             )
-        base = emptied(self.manifest, todo)
+        base = emptied(self.manifest, todo, dropped)
         prepared = reshaped(self._session, base, self._stages, todo)
         self.manifest = self._committer.commit(
             base, None, prepared, self._runtime.new_id(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
@@ -16,11 +17,11 @@ from holdfast.engine.provider import check_same_store, new_store_entry
 from holdfast.engine.reshaping import untouched
 from holdfast.engine.storage import Runtime
 from holdfast.errors import InvalidArgument
+from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.spark.pairing import Definition, check_same_query, new_scope
 from holdfast.spark.stages import StageFrames, StageRun
 from holdfast.streams.reshaping import Reshaping
 from holdfast.streams.watermark import Watermarks
-from holdfast.types import Schema
 
 log = logging.getLogger(__name__)
 _DEFAULT_SHUFFLE_PARTITIONS = "200"
@@ -103,15 +104,22 @@ def check_stored(
             entry = manifest.operators[number].get(name)
             if entry is None:
                 continue
-            if not (may_add and _only_lacks(entry.value_schema, shape.value_schema)):
-                check_same_store(entry, shape, f"the query's state{which} in {root}")
+            stored_values, values = entry.value_schema, shape.value_schema
+            if frames.stage.operator.takes_over(stored_values, values, may_add=may_add):
+                entry = replace(entry, value_schema=values)
+            what = "" if name == DEFAULT_STORE_NAME else f" {name!r}"
+            check_same_store(entry, shape, f"the query's state{what}{which} in {root}")
             check_samples(shape, manifest.hash_name, entry.hash_samples)
 
 
-def _only_lacks(stored: Schema, wanted: Schema) -> bool:
-    """Whether the stored columns are all wanted as they are."""
-    by_name = {field.name: field for field in wanted}
-    return all(by_name.get(field.name) == field for field in stored)
+def dropped_stores(manifest: Manifest, stages: Sequence[StageRun]) -> set[tuple[int, str]]:
+    """Stores of the state that the query wants to go, by operator and name."""
+    return {
+        (number, name)
+        for number, run in enumerate(stages)
+        for name in run.operator.dropped
+        if name in manifest.operators[number] and name not in run.stores
+    }
 
 
 def misfits(manifest: Manifest, stages: Sequence[StageRun]) -> Misfits:
@@ -134,7 +142,7 @@ def reshaped(
     """
     prepared = []
     for number, run in enumerate(stages):
-        if run.store.is_foreign:
+        if run.store.is_foreign and number in todo:
             raise InvalidArgument(
                 f"{run.store.conf.provider_class} keeps the state by itself: it cannot be given "
                 "other columns. Start with a new checkpoint."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,12 +12,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampNTZType, TimestampType
 
 from holdfast.engine.chain import StoreShape
-from holdfast.errors import IllegalState
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.streams.handle import QueryInfo
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.task import StoreSpec, Task
 from holdfast.streams.watermark import Watermarks
+from holdfast.types import Schema
 
 Step = Callable[[DataFrame], DataFrame]
 DELAY = "spark.watermarkDelayMs"
@@ -95,12 +95,23 @@ class Operator(ABC):
     def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
         """The stores of the state by name, of which `frame` is a `batch_frame`."""
 
-    def empty_values(self, before: DataFrame) -> pa.Table:
+    dropped: Collection[str] = ()
+    """Stores of earlier runs that are to go."""
+
+    def takes_over(self, stored: Schema, wanted: Schema, *, may_add: bool) -> bool:
+        """Whether values of the state can be read as those of the query.
+
+        `may_add` is whether the user said that more columns than before start empty.
+        """
+        by_name = {field.name: field for field in wanted}
+        return may_add and all(by_name.get(field.name) == field for field in stored)
+
+    def empty_values(self, before: DataFrame) -> pa.Table | None:
         """What a key's value columns hold before any row of it, as a table of one row.
 
-        Asked for where the query has more columns than the state; `before` are rows it gets.
+        None where that is null. `before` are rows the operator gets.
         """
-        raise IllegalState(f"{self.title} does not say what its columns start with.")
+        return None
 
     @abstractmethod
     def rows_schema(self, frame: DataFrame) -> StructType:

@@ -43,6 +43,7 @@ class Processing(KeyedOperator):
         self._processor = processor
         self._handle = variables_of(processor, time_mode)
         self._initial = initial
+        self.dropped = tuple(self._handle.deleted)
 
     def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
         variables = dict(self._handle.variables)

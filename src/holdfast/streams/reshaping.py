@@ -21,12 +21,12 @@ class Reshaping:
     """Writes a store's rows anew, with the value columns of `store`, for the next version.
 
     A column keeps what it held under its name; one that is new holds what `empty` says, a table
-    of one row.
+    of one row, or null without it.
     """
 
     store: StoreSpec
     version: int
-    empty: pa.Table
+    empty: pa.Table | None
 
     def run(self, partition: int) -> Prepared:
         """Write one partition."""
@@ -47,6 +47,8 @@ class Reshaping:
             if field.name in names:
                 kept = rows.value(names.index(field.name))
                 columns.append(kept if kept.type == field.type else kept.cast(field.type))
+            elif self.empty is None:
+                columns.append(pa.nulls(len(rows), field.type))
             else:
                 start = self.empty.column(field.name).cast(field.type)
                 columns.append(pa.repeat(start[0], len(rows)))

@@ -76,6 +76,10 @@ CONDITIONS: dict[str, tuple[str, str]] = {
         "The folder holds no Holdfast state.",
         "Check the path; for a query it is `<checkpointLocation>/holdfast`.",
     ),
+    "STATE_STORE_NOT_ON_EXECUTORS": (
+        "The executors' Python lacks Holdfast, or a package that its tasks import.",
+        "Install it there, or ship it; the page on streams has the commands.",
+    ),
     "STATE_STORE_ILLEGAL_STATE": (
         "The call is not allowed in the store's present state.",
         "A store takes updates only until it is committed or aborted.",

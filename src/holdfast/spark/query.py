@@ -20,6 +20,7 @@ from holdfast.spark.listening import spark_progress
 from holdfast.spark.loop import VersionLoop
 from holdfast.spark.metrics import metrics_text
 from holdfast.spark.progress import progress
+from holdfast.spark.shipping import explained
 from holdfast.spark.sinks import Sink
 from holdfast.spark.spec import QuerySpec
 from holdfast.spark.watching import Watch
@@ -64,10 +65,11 @@ class StatefulQuery:
         threading.Thread(target=self._end_with_spark, name="holdfast-end", daemon=True).start()
 
     def _start(self) -> None:
-        self._loop.open()
-        self._offsets = hadoop.qualified(self._session, f"{self._spec.checkpoint}/offsets")
-        self._sink.start(self._spec.native)
-        self._loop.deliver_leftover()
+        with explained(self._loop.root):
+            self._loop.open()
+            self._offsets = hadoop.qualified(self._session, f"{self._spec.checkpoint}/offsets")
+            self._sink.start(self._spec.native)
+            self._loop.deliver_leftover()
         writer = (
             self._spec.source.writeStream.foreachBatch(self._on_batch)
             .option("checkpointLocation", self._spec.checkpoint)
@@ -89,7 +91,7 @@ class StatefulQuery:
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         self._started.wait()
-        with self._lock:
+        with self._lock, explained(self._loop.root):
             if self._failure is not None:
                 raise self._failure
             offsets = hadoop.read_text(self._session, f"{self._offsets}/{batch_id}")
@@ -143,7 +145,7 @@ class StatefulQuery:
             self._lock.release()
 
     def _run_due_ticks(self) -> None:
-        with self._lock:
+        with self._lock, explained(self._loop.root):
             while self._loop.is_tick_due:
                 self._run_version(None, None)
 

@@ -180,9 +180,9 @@ def test_state_variables_evolve_and_what_cannot_is_refused(
         shutil.rmtree(tmp_path / "in" / "90")
     # What was not asked for is still there, until it is to go.
     assert push(3, Changing(b="v long")) == str({"b": (1,)})
-    assert {s.name for s in holdfast.read(tmp_path / "cp", store="b").stores} == {"a", "b", "c"}
+    assert {s.store for s in holdfast.read(tmp_path / "cp", store="b").stores} == {"a", "b", "c"}
     assert push(4, Changing(gone=("a", "never"), c="v long")) == str({"c": (2,)})
-    assert {s.name for s in holdfast.read(tmp_path / "cp", store="b").stores} == {"b", "c"}
+    assert {s.store for s in holdfast.read(tmp_path / "cp", store="b").stores} == {"b", "c"}
 
 
 def _totals(

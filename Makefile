@@ -16,7 +16,7 @@ export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
 .PHONY: help install java demo test test-services test-spark soak recordings lint format \
-        bench bench-store bench-stream docs docs-generated dist constraints clean
+        bench bench-store bench-stream bench-custom docs docs-generated dist constraints clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' Makefile
@@ -61,13 +61,16 @@ format: $(STAMP) ## Rewrite the sources in house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: bench-store bench-stream ## Run every benchmark
+bench: bench-store bench-stream bench-custom ## Run every benchmark
 
 bench-store: $(STAMP) ## Measure the store next to its peers; results go to benchmarks/results
 	$(PY) benchmarks/store.py $(ARGS)
 
 bench-stream: install ## Measure managed state next to Spark's own; results go to benchmarks/results
 	$(PY) benchmarks/stream.py $(ARGS)
+
+bench-custom: install ## Measure custom state next to Spark's own; results go to benchmarks/results
+	$(PY) benchmarks/custom.py $(ARGS)
 
 docs: $(STAMP) ## Build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

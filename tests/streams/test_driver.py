@@ -244,3 +244,20 @@ def test_state_to_start_with_is_given_before_the_first_rows() -> None:
     driver.push([_row("a", 1)])
     with pytest.raises(holdfast.InvalidArgument, match="before the first rows"):
         driver.preload([("a", 7)], schema="id string, v long")
+
+
+def test_a_moment_without_a_time_zone_is_one_of_the_process() -> None:
+    class Moments(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.at = handle.getValueState("at", "at timestamp")
+            self.all = handle.getMapState("all", "at timestamp", "at timestamp")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+            naive = START.astimezone().replace(tzinfo=None)
+            self.at.update((naive,))
+            self.all.updateValue((naive,), (START,))
+            yield Row(
+                id=key[0], what=str(self.at.get()[0] == START and self.all.containsKey((naive,)))
+            )
+
+    assert [row.what for row in _driver(Moments()).push([_row("a", 1)])] == ["True"]

@@ -6,7 +6,8 @@ read when the first of them asks, and what they changed is written when the chun
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from holdfast.streams.contract import TaskStore
 from holdfast.streams.grouping import codes_of
 from holdfast.streams.task import StoreSpec
 from holdfast.streams.variables import Variable
-from holdfast.types import Row, RowCodec, Schema
+from holdfast.types import AtomicType, Row, RowCodec, Schema
 
+_TIMESTAMP = AtomicType("timestamp")
 _Entry = tuple[Row, Row | None, int | None]
 """An own key, the value (None: removed) and when it expires."""
 
@@ -55,6 +57,7 @@ class StateVariable:
         self._cursor = cursor
         self._spec = spec
         self._codec = RowCodec(variable.values)
+        self._encode = _encoder(self._codec)
         self._names = spec.value_schema.names
         self._key_names = spec.key_schema.names
         self.updated = 0
@@ -109,7 +112,7 @@ class ValueState(StateVariable):
     def update(self, newValue: Any) -> None:
         """Set the key's value."""
         at = self._cursor.at
-        value = self._codec.encode(newValue)
+        value = self._encode(newValue)
         self._changes[at] = value
         if self._values is not None:
             self._values[at] = value
@@ -155,6 +158,7 @@ class _Collection(StateVariable):
         self._prefix = spec.prefix
         fields = spec.key_schema.fields[self._prefix :]
         self._own = RowCodec(Schema(type(spec.key_schema.struct)(fields)))
+        self._encode_own = _encoder(self._own)
 
     def begin(self) -> None:
         self._loaded: list[dict[Row, _Entry]] | None = None
@@ -253,7 +257,7 @@ class ListState(_Collection):
 
     def appendValue(self, newState: Any) -> None:
         """Add one value."""
-        self.set((self._cursor.position(),), self._codec.encode(newState))
+        self.set((self._cursor.position(),), self._encode(newState))
 
     def appendList(self, newState: Any) -> None:
         """Add values."""
@@ -266,16 +270,16 @@ class MapState(_Collection):
 
     def getValue(self, key: Any) -> Row | None:
         """The value under a key of the map, or None."""
-        entry = self.entries().get(self._own.hashable(self._own.encode(key)))
+        entry = self.entries().get(self._own.hashable(self._encode_own(key)))
         return None if entry is None else self._codec.encode(entry[1])
 
     def containsKey(self, key: Any) -> bool:
         """Whether the map has the key."""
-        return self._own.hashable(self._own.encode(key)) in self.entries()
+        return self._own.hashable(self._encode_own(key)) in self.entries()
 
     def updateValue(self, key: Any, value: Any) -> None:
         """Set the value under a key of the map."""
-        self.set(self._own.encode(key), self._codec.encode(value))
+        self.set(self._encode_own(key), self._encode(value))
 
     def iterator(self) -> Iterator[tuple[Row, Row]]:
         """Keys and values of the map."""
@@ -292,7 +296,7 @@ class MapState(_Collection):
 
     def removeKey(self, key: Any) -> None:
         """Remove a key from the map."""
-        self.set(self._own.encode(key), None)
+        self.set(self._encode_own(key), None)
 
 
 class Timers(_Collection):
@@ -341,3 +345,22 @@ def _apply(entries: dict[Row, _Entry], name: Row, entry: _Entry) -> None:
 
 def _taken(table: pa.Table, at: list[int]) -> pa.Table:
     return table.take(pa.array(at, pa.int64()))
+
+
+def _encoder(codec: RowCodec) -> Callable[[Any], Row]:
+    """The codec's `encode`, which takes a moment without a time zone as PySpark does: as local."""
+    kinds = [field.type for field in codec.schema]
+    at = [place for place, kind in enumerate(kinds) if kind == _TIMESTAMP]
+    if not at:
+        return codec.encode
+
+    def encode(row: Any) -> Row:
+        if isinstance(row, (tuple, list)):
+            cells = list(row)
+            for place in at:
+                if place < len(cells) and getattr(cells[place], "tzinfo", UTC) is None:
+                    cells[place] = cells[place].astimezone(UTC)
+            row = tuple(cells)
+        return codec.encode(row)
+
+    return encode

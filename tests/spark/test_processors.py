@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from native import SCHEMA, run, write_batches
 from processors import CASES, OUTPUT, Changing, Failing, Resets, Seeded, Totals
@@ -19,6 +20,7 @@ from pyspark.sql import Row, SparkSession
 
 import holdfast
 from holdfast import stateful
+from holdfast.testing import StateTestDriver
 
 pytestmark = pytest.mark.spark
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -44,13 +46,23 @@ def test_a_processor_gives_what_it_gives_in_spark_across_a_restart(
         return rows.groupBy("id").transformWithState(processor(), OUTPUT, "Update", time_mode)
 
     outputs: dict[bool, list[Any]] = {True: [], False: []}
-    for batches in (3, 5):
+    driver = StateTestDriver(
+        processor(), "id", SCHEMA, OUTPUT, time_mode=time_mode, watermark=("ts", 60_000)
+    )
+    driven: list[Any] = []
+    for first, batches in ((0, 3), (3, 5)):
         write_batches(tmp_path / "in", seed=11, batches=batches)
         for native, found in outputs.items():
             checkpoint = tmp_path / f"cp{native}"
             found += run(spark, tmp_path / "in", checkpoint, pipeline, "update", native=native)
+        for number in range(first, batches):
+            rows = pq.read_table(tmp_path / "in" / f"{number:03d}.parquet").to_pylist()
+            driven += driver.push([row for row in rows if row["v"] is not None], idle=False)
+        driven += driver.tick()
     assert outputs[False] == outputs[True]
     assert outputs[True] or case == "silent"
+    told = [row for rows in outputs[True] for row in rows]
+    assert sorted(map(repr, map(tuple, driven))) == sorted(map(repr, told)), "the test driver"
     assert _state(spark, tmp_path, case, native=False) == _state(spark, tmp_path, case, native=True)
 
 

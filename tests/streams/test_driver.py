@@ -13,6 +13,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 import holdfast
+from holdfast.inspection.finding import open_root
 from holdfast.testing import StateTestDriver
 
 SCHEMA = "id string, v long, ts timestamp"
@@ -261,3 +262,15 @@ def test_a_moment_without_a_time_zone_is_one_of_the_process() -> None:
             )
 
     assert [row.what for row in _driver(Moments()).push([_row("a", 1)])] == ["True"]
+
+
+def test_an_append_and_an_update_write_that_entry_alone() -> None:
+    driver = _driver(Forever())
+    driver.push([_row("a", v) for v in range(500)])
+    driver.push([_row("a", 7)])
+    root = open_root(driver.location)
+    for name in ("items", "counts"):
+        store = root.store(0, name)
+        written = [table.num_rows for table, _ in store.changes(at=2)]
+        assert sum(written) == 1
+    assert len(driver.state("items")["a",]) == 501

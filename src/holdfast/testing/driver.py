@@ -103,6 +103,11 @@ class StateTestDriver:
         return self._base.version
 
     @property
+    def location(self) -> str:
+        """Where the state is, for everything that reads a root in this process."""
+        return self._root
+
+    @property
     def watermark_ms(self) -> int:
         """The watermark that the next rows are judged by."""
         return self._marks.next_ms

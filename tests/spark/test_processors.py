@@ -157,6 +157,16 @@ def test_state_to_start_with_is_handled_once_before_the_first_batch(
     assert state.at(1).get("a") == (200, 3000)
 
 
+def test_state_to_start_with_has_the_streams_key_types(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path, seed=1, batches=1)
+    grouped = stateful(spark.readStream.schema(SCHEMA).parquet(str(tmp_path))).groupBy("v")
+    start = spark.createDataFrame([(1,)], "v int").groupBy("v")
+    with pytest.raises(holdfast.InvalidArgument, match=r"grouped by \(v int\), the stream by"):
+        grouped.transformWithState(Seeded(), OUTPUT, "Update", "None", start)
+    with pytest.raises(holdfast.InvalidArgument, match="initial state is DataFrame"):
+        grouped.transformWithState(Seeded(), OUTPUT, "Update", "None", spark.range(3))
+
+
 def test_state_variables_evolve_and_what_cannot_is_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 import holdfast
 from holdfast.inspection.finding import open_root
+from holdfast.streams import states
 from holdfast.testing import StateTestDriver
 
 SCHEMA = "id string, v long, ts timestamp"
@@ -274,3 +276,55 @@ def test_an_append_and_an_update_write_that_entry_alone() -> None:
         written = [table.num_rows for table, _ in store.changes(at=2)]
         assert sum(written) == 1
     assert len(driver.state("items")["a",]) == 501
+
+
+def test_a_row_without_an_event_time_counts_its_ttl_from_the_watermark() -> None:
+    driver = _driver(Everything(), "EventTime", watermark=("ts", 0))
+    driver.push([_row("b", 1, 100)])
+    driver.push([("a", 1, None)])
+    assert ("a",) in driver.state("last")
+    driver.push([_row("b", 1, 101)])
+    assert ("a",) not in driver.state("last")
+
+
+def test_state_to_start_with_does_not_end_by_event_time_before_it_is_used() -> None:
+    class Seeded(Everything):
+        def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+            self.last.update((initialState.v,))
+
+    driver = _driver(Seeded(), "EventTime", watermark=("ts", 0))
+    driver.preload([("a", 7)], schema="id string, v long")
+    driver.push([_row("b", 1, 100)])
+    assert driver.state("last")["a",] == (7,)
+
+
+def test_variables_may_be_kept_in_what_the_processor_was_made_with() -> None:
+    class Kept(StatefulProcessor):
+        def __init__(self) -> None:
+            self.states: dict[str, Any] = {}
+
+        def init(self, handle: Any) -> None:
+            self.states["n"] = handle.getValueState("n", "n long")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+            n = (self.states["n"].get() or (0,))[0] + 1
+            self.states["n"].update((n,))
+            yield Row(id=key[0], what=str(n))
+
+    processor = Kept()
+    driver = _driver(processor)
+    assert processor.states == {}
+    assert pickle.loads(pickle.dumps(processor.states)) == {}
+    assert [row.what for _ in range(2) for row in driver.push([_row("a", 1)])] == ["1", "2"]
+
+
+def test_collections_of_more_keys_than_are_held_at_a_time_are_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(states, "_KEYS_AT_A_TIME", 3)
+    driver = _driver(Forever())
+    for _ in range(2):
+        given = driver.push([_row(f"k{n}", n) for n in range(20)])
+    assert sorted(row.what for row in given) == sorted(
+        f"[({n},), [{n}, {n}], [({n}, 2)]]" for n in range(20)
+    )

@@ -46,7 +46,9 @@ def can_become(stored: Schema, wanted: Schema) -> bool:
     """
     known = {field.name: field for field in stored}
     return all(
-        _takes(known[field.name].type, field.type) if field.name in known else field.nullable
+        field.nullable >= known[field.name].nullable and _takes(known[field.name].type, field.type)
+        if field.name in known
+        else field.nullable
         for field in wanted
     )
 

@@ -16,12 +16,12 @@ from holdfast.conf import BESIDE_CHECKPOINT, StateStoreConf
 from holdfast.engine.commit import Place, Prepared, Swap
 from holdfast.engine.committer import Committer
 from holdfast.engine.filenames import DELIVERED, delivered_path
-from holdfast.engine.manifest import Manifest, PartitionEntry
+from holdfast.engine.manifest import Manifest
 from holdfast.engine.reshaping import emptied, untouched
 from holdfast.engine.retention import clean
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
-from holdfast.errors import IllegalState
+from holdfast.errors import IllegalState, InvalidArgument
 from holdfast.spark import hadoop, jvm
 from holdfast.spark.locations import state_root
 from holdfast.spark.opening import (
@@ -82,6 +82,8 @@ class VersionLoop:
         self._run_id = str(uuid4())
         self.query_id = self.run_id = ""
         """What Spark calls the query and this run of it, once it does."""
+        self._delivered: int | None = None
+        """The version that reached the sink last in this run."""
         self._due_ms: int | None = 0 if self._has_clock else None
         """The next moment by the clock that some operator waits for; 0 where it is to be asked."""
         self._newest_at_ms: int | None = None
@@ -118,8 +120,9 @@ class VersionLoop:
             self.manifest = found
         note_pair(self._session, self.spec.checkpoint, self.manifest)
         self._stages = [self._stage_run(number, part) for number, part in enumerate(frames)]
+        self._check_provider()
         self._fit()
-        if self.manifest.version == 0:
+        if self.manifest.batch is None and not self.manifest.scope.get("filled"):
             self._fill(own)
 
     def _stage_run(self, number: int, frames: StageFrames) -> StageRun:
@@ -161,29 +164,33 @@ class VersionLoop:
             scope={**base.scope, "operators": definitions(part.frames for part in self._stages)},
             outbox=(), delivered_through=base.version,
         )  # fmt: skip
+        self._delivered = self.manifest.version
         self.note_delivered()
+
+    def _check_provider(self) -> None:
+        for run in self._stages:
+            if run.store.is_foreign and run.operator.needs_engine:
+                raise InvalidArgument(
+                    f"{run.store.conf.provider_class} keeps the state, and {run.operator.title} "
+                    "asks it for time or initial state. Use the time mode None without initial "
+                    "state there, or Holdfast's own provider."
+                )
 
     def _fill(self, own: SparkSession) -> None:
         """Commit what operators start with, as a version of its own that delivers nothing."""
         marks = self.marks.following(self._runtime.clock_ms())
-        found: list[Prepared] = []
-        filled = False
+        results: dict[int, list[TaskResult]] = {}
         for number, run in enumerate(self._stages):
-            settings = self._settings(run, marks, ansi=True, is_last=False)
+            settings = self._settings(run, marks, None, ansi=True, is_last=False)
             start = run.operator.initial(settings, run.store.partitions)
-            if start is None:
-                found += [untouched(self.manifest, *place) for place in self._places(number)]
-                continue
-            filled = True
-            results = self._run_tasks(start.task, jvm.moved(start.rows, own), run.store.partitions)
-            found += [part for result in results for part in result.prepared]
-        if filled:
+            if start is not None:
+                rows = jvm.moved(start.rows, own)
+                results[number] = self._run_tasks(start.task, rows, run.store.partitions)
+        if results:
             self.manifest = self._committer.commit(
-                self.manifest, None, found, self._runtime.new_id(), watermark=marks.json()
-            )
-
-    def _places(self, number: int) -> list[tuple[int, str, PartitionEntry]]:
-        return [place for place in self.manifest.partitions() if place[0] == number]
+                self.manifest, None, self._prepared(results), self._runtime.new_id(),
+                watermark=marks.json(), scope={**self.manifest.scope, "filled": True},
+            )  # fmt: skip
 
     def _is_delivered(self) -> bool:
         """Whether the newest version has reached the sink."""
@@ -218,12 +225,14 @@ class VersionLoop:
     def _follows_watermark(self) -> bool:
         return any(stage.operator.ticks(self.spec.mode) for stage in self.spec.stages)
 
-    @property
-    def is_tick_due(self) -> bool:
-        """Whether a version without data would change something, as far as is known."""
+    def is_tick_due(self, until_ms: int) -> bool:
+        """Whether a version without data would change something, as far as is known.
+
+        Of what waits for the clock, only what waits for a moment up to `until_ms` counts.
+        """
         if self._follows_watermark and self.marks.is_tick_due:
             return True
-        return self._due_ms is not None and self._due_ms <= self._runtime.clock_ms()
+        return self._due_ms is not None and self._due_ms <= until_ms
 
     def is_replay(self, facts: Mapping[str, Any]) -> bool:
         """Whether Spark brings a batch that is committed already."""
@@ -249,7 +258,7 @@ class VersionLoop:
         late_rows = 0
         for number, run in enumerate(self._stages):
             is_last = number == len(self._stages) - 1
-            settings = self._settings(run, marks, ansi, is_last)
+            settings = self._settings(run, marks, facts, ansi=ansi, is_last=is_last)
             found, late = self._run_stage(run, run.operator.task(settings), frame, marks)
             results[number], late_rows = found, late_rows + late
             emitted = [result.emitted for result in found]
@@ -275,16 +284,23 @@ class VersionLoop:
         return VersionReport(self.manifest.version, facts, marks, seconds, results, late_rows)
 
     def _settings(
-        self, run: StageRun, marks: Watermarks, ansi: bool, is_last: bool
+        self,
+        run: StageRun,
+        marks: Watermarks,
+        facts: Mapping[str, Any] | None,
+        *,
+        ansi: bool,
+        is_last: bool,
     ) -> TaskSettings:
         hands_on = run.emits or not is_last
+        batch = facts or self.manifest.batch or {"id": 0}
         outbox = Outbox(
             self.root, self.manifest.version + 1, run.store.partitions, run.store.options
         )
         return TaskSettings(
             run.stores, self.manifest.version, self.spec.mode, ansi, marks,
             outbox if hands_on else None,
-            QueryInfo(self.query_id, self.run_id, self.manifest.version + 1),
+            QueryInfo(self.query_id, self.run_id, batch["id"]),
             str(self._session.conf.get("spark.sql.session.timeZone")),
         )  # fmt: skip
 
@@ -363,6 +379,7 @@ class VersionLoop:
         else:
             rows = run.by_tasks(self._session, self._stored_output(run))
         self._sink.deliver(run.frames.output.fill(rows), self.manifest.version)
+        self._delivered = self.manifest.version
 
     def _stored_output(self, run: StageRun) -> OutboxReader | Output:
         marks = self.marks
@@ -388,8 +405,11 @@ class VersionLoop:
         return self.versions.storage.size(delivered_path(version)) is not None
 
     def note_delivered(self) -> None:
-        """Spare the next start a second delivery; earlier notes have served."""
-        if not self.manifest.version:
+        """Spare the next start a second delivery; earlier notes have served.
+
+        A delivery that was interrupted does not count.
+        """
+        if self._delivered != self.manifest.version:
             return
         storage, own = self.versions.storage, delivered_path(self.manifest.version)
         storage.create_if_absent(own, b"")
@@ -428,7 +448,7 @@ class VersionLoop:
         done += [
             untouched(self.manifest, number, name, entry)
             for number, name, entry in self.manifest.partitions()
-            if name not in self._stages[number].stores
+            if number not in results or name not in self._stages[number].stores
         ]
         return [
             replace(part, swaps=(*part.swaps, *self._merges.get(part.place, ()))) for part in done

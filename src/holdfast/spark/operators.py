@@ -71,6 +71,9 @@ class Operator(ABC):
     prefix: int = 0
     """How many leading key columns rows are dealt out by; 0 for all."""
 
+    needs_engine: bool = False
+    """Whether its state must be Holdfast's own: it asks for more than the row contract."""
+
     by_clock: bool = False
     """Whether a version without data can change something once the clock moves on."""
 

@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import Row
 
 from holdfast.engine.chain import StoreShape
+from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.spark.keyed import KeyedOperator, KeyedRows
 from holdfast.spark.operators import Initial, TaskSettings
@@ -43,7 +44,19 @@ class Processing(KeyedOperator):
         self._processor = processor
         self._handle = variables_of(processor, time_mode)
         self._initial = initial
+        if initial is not None:
+            self._check_initial(KeyedRows(*initial).keys)
+        self.needs_engine = time_mode != NO_TIME or initial is not None
         self.dropped = tuple(self._handle.deleted)
+
+    def _check_initial(self, keys: Schema) -> None:
+        """Its keys have to be those of the stream: they are found by the hash of their type."""
+        ours = [field.type for field in self._rows.keys]
+        if [field.type for field in keys] != ours:
+            raise InvalidArgument(
+                f"The initial state is grouped by ({keys.ddl()}), the stream by "
+                f"({self._rows.keys.ddl()}). Cast its columns to the stream's types."
+            )
 
     def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
         variables = dict(self._handle.variables)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +53,7 @@ class StatefulQuery:
         self._failure: BaseException | None = None
         self._ending = threading.Lock()
         self._ended = False
+        self._stopping = False
 
     def start(self) -> None:
         """Open the state, deliver what a crash left undelivered, start Spark's query."""
@@ -136,7 +138,7 @@ class StatefulQuery:
             return
         try:
             if not inner.status["isDataAvailable"]:
-                self._run_due_ticks()
+                self._run_due_ticks(most=1)
         except Exception as error:
             self._failure = error
             log.exception("A tick failed; the query stops")
@@ -144,10 +146,13 @@ class StatefulQuery:
         finally:
             self._lock.release()
 
-    def _run_due_ticks(self) -> None:
+    def _run_due_ticks(self, most: int | None = None) -> None:
+        """Run what is due by now; what becomes due meanwhile is left to the next call."""
+        until_ms, ran = time.time_ns() // 1_000_000, 0
         with self._lock, explained(self._loop.root):
-            while self._loop.is_tick_due:
+            while self._loop.is_tick_due(until_ms) and not self._stopping and ran != most:
                 self._run_version(None, None)
+                ran += 1
 
     def _maintain(self) -> None:
         """Merge one partition after the other while no batch waits, then clean up."""
@@ -247,6 +252,7 @@ class StatefulQuery:
 
     def stop(self) -> None:
         """End the query after the batch in flight."""
+        self._stopping = True
         self._inner.stop()
         self._end()
 
@@ -277,7 +283,8 @@ class StatefulQuery:
             try:
                 if self._ends_by_itself and self._ticks_wanted:
                     self._run_due_ticks()
-                self._loop.note_delivered()
+                with self._lock:
+                    self._loop.note_delivered()
             except Exception as error:
                 self._failure = error
         self._drop_temporary()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -134,5 +133,5 @@ def _parts(groups: Groups) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
     """The rows of some groups with the group of each; a large group comes in several parts."""
     sizes = np.diff(groups.starts)
     yield groups.batch, pa.array(np.repeat(np.arange(groups.count), sizes))
-    for batch in chain(groups.rest):
+    for batch in groups.rest:
         yield batch, pa.array(np.zeros(batch.num_rows, np.int64))

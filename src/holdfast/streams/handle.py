@@ -15,11 +15,11 @@ from holdfast.streams.variables import Kind, Variable, new_variable
 
 @dataclass(frozen=True, slots=True)
 class QueryInfo:
-    """Which query, run and version a processor works for."""
+    """Which query, run and batch a processor works for."""
 
     query_id: str
     run_id: str
-    version: int
+    batch_id: int
 
     def getQueryId(self) -> str:
         """The query's id, the same across restarts."""
@@ -30,8 +30,8 @@ class QueryInfo:
         return self.run_id
 
     def getBatchId(self) -> int:
-        """The number of the version, from 0 on as Spark counts batches."""
-        return self.version - 1
+        """Spark's number of the batch; in a version without data, of the one before it."""
+        return self.batch_id
 
 
 class Handle:
@@ -133,7 +133,7 @@ class Handle:
         return self._timers
 
     def getQueryInfo(self) -> QueryInfo:
-        """Which query, run and version this is."""
+        """Which query, run and batch this is."""
         return self._query or QueryInfo("", "", 0)
 
 
@@ -144,6 +144,8 @@ class _Unopened:
         self._name = name
 
     def __getattr__(self, what: str) -> Any:
+        if what.startswith("_"):
+            raise AttributeError(what)
         raise IllegalState(
             f"The state variable {self._name!r} was used where there is no key: in init() or "
             "close()."
@@ -160,9 +162,17 @@ def state_class(kind: Kind) -> type[StateVariable]:
     return _KINDS[kind]
 
 
+def fresh(processor: Any) -> Any:
+    """A processor as a task gets it: a copy, so that what one keeps in itself stays its own."""
+    try:
+        return copy.deepcopy(processor)
+    except Exception:  # what cannot be copied deeply may still be pickled for the tasks
+        return copy.copy(processor)
+
+
 def variables_of(processor: Any, time_mode: str) -> Handle:
     """What a processor asks for in init(), found out without any state, by a copy of it."""
-    handle, processor = Handle(time_mode), copy.copy(processor)
+    handle, processor = Handle(time_mode), fresh(processor)
     processor.init(handle)
     handle.close_init()
     close = getattr(processor, "close", None)

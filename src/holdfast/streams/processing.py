@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.engine.rows import NEVER
 from holdfast.engine.segment import HASH, index_numbers
 from holdfast.streams.clock import EVENT_TIME, PROCESSING_TIME, Clock, ExpiredTimerInfo
 from holdfast.streams.contract import TaskStore
 from holdfast.streams.grouping import Runs, codes_of
-from holdfast.streams.groups import GroupReader, Groups
+from holdfast.streams.groups import GroupReader, Groups, Late
 from holdfast.streams.handle import Handle, QueryInfo, state_class
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.states import Cursor, StateVariable, Timers
@@ -114,20 +115,17 @@ class _Run:
 
     def run(self, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
         """Handle input rows, then due timers."""
-        reader = self._reader(schema, batches)
-        self._expire()
+        reader = self._reader(schema, batches, self._task.clock.late)
         return self._worked(reader, self._results(reader))
 
     def fill(self, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
         """Handle the rows that the state starts with."""
-        reader = self._reader(schema, batches)
+        reader = self._reader(schema, batches, None)
         return self._worked(reader, self._started_with(reader))
 
-    def _reader(self, schema: bytes, batches: Iterable[bytes]) -> GroupReader:
+    def _reader(self, schema: bytes, batches: Iterable[bytes], late: Late | None) -> GroupReader:
         task = self._task
-        return GroupReader(
-            schema, batches, task.keys, self._partition, task.store.partitions, task.clock.late
-        )
+        return GroupReader(schema, batches, task.keys, self._partition, task.store.partitions, late)
 
     def _worked(self, reader: GroupReader, results: Iterator[Any]) -> TaskResult:
         """Have the processor work, and prepare the next version."""
@@ -190,16 +188,16 @@ class _Run:
         return [*self._handle.states, *timers]
 
     def _expire(self) -> None:
+        """Hide the entries whose time is over."""
         now = self._task.clock.now_ms
-        if now is None:
-            return
-        for name, store in self._stores.items():
-            if name != TIMERS:
-                self._expired += store.expire(now)
+        for name, variable in self._handle.variables.items():
+            if now is not None and variable.ttl_ms is not None:
+                self._expired += self._stores[name].expire(now)
 
     # -- input ---------------------------------------------------------------------------------
 
     def _results(self, reader: GroupReader) -> Iterator[Any]:
+        self._expire()
         for groups in reader:
             yield from self._handle_groups(groups)
         yield from self._fire()
@@ -211,6 +209,8 @@ class _Run:
             keys = groups.keys(task.keys).rename_columns([*self._key_names, HASH])
             rows, bounds = task.rows.rows(groups.batch), groups.starts.tolist()
             self._begin(keys)
+            if task.clock.mode == EVENT_TIME:
+                cursor.expires_from = None  # there is no watermark yet to count from
             for at, key in enumerate(_key_rows(keys, self._key_names)):
                 cursor.at = at
                 part = rows[bounds[at] : bounds[at + 1]]
@@ -254,7 +254,7 @@ class _Run:
         for batch in rest:
             times = self._largest_times(batch, np.array([0, batch.num_rows]))
             if times is not None:
-                self._cursor.expires_from = max(self._cursor.expires_from, times[0])
+                self._cursor.expires_from = max(self._cursor.expires_from or 0, times[0])
             yield self._task.rows.rows(batch)
 
     def _largest_times(self, batch: pa.RecordBatch, starts: Numbers) -> list[int] | None:
@@ -264,6 +264,8 @@ class _Run:
             return None
         numbers = index_numbers(batch.column(clock.time_column))
         assert numbers is not None
+        # A row without a time counts as one at the watermark.
+        numbers = np.where(numbers == NEVER, (clock.watermark_ms or 0) * 1000, numbers)
         largest: list[int] = (np.maximum.reduceat(numbers, starts[:-1]) // 1000).tolist()
         return largest
 

@@ -23,6 +23,8 @@ from holdfast.streams.variables import Variable
 from holdfast.types import AtomicType, Row, RowCodec, Schema
 
 _TIMESTAMP = AtomicType("timestamp")
+_KEYS_AT_A_TIME = 2_000
+"""Keys whose lists or maps are in memory at a time."""
 _Entry = tuple[Row, Row | None, int | None]
 """An own key, the value (None: removed) and when it expires."""
 
@@ -30,14 +32,14 @@ _Entry = tuple[Row, Row | None, int | None]
 class Cursor:
     """Where a task stands: the chunk's keys, which of them has its turn, and the time.
 
-    `expires_from` is what a TTL is counted from, in ms.
+    `expires_from` is what a TTL is counted from, in ms; None where entries do not end.
     """
 
     def __init__(self, version: int) -> None:
         self.keys: pa.Table = pa.table({})
         self.count = 0
         self.at = -1
-        self.expires_from = 0
+        self.expires_from: int | None = 0
         self._next_position = version << 32
 
     def position(self) -> int:
@@ -72,8 +74,8 @@ class StateVariable:
         raise NotImplementedError
 
     def _expiry(self) -> int | None:
-        ttl = self._variable.ttl_ms
-        return None if ttl is None else self._cursor.expires_from + ttl
+        ttl, start = self._variable.ttl_ms, self._cursor.expires_from
+        return None if ttl is None or start is None else start + ttl
 
     def _put(self, keys: pa.Table, values: list[Row], expiries: list[int | None]) -> None:
         """Put rows; `keys` has the store's key columns, and `_hash` where it is known."""
@@ -161,15 +163,13 @@ class _Collection(StateVariable):
         self._encode_own = _encoder(self._own)
 
     def begin(self) -> None:
-        self._loaded: list[dict[Row, _Entry]] | None = None
+        self._loaded: dict[int, dict[Row, _Entry]] = {}
         self._changes: dict[int, dict[Row, _Entry]] = {}
 
     def entries(self) -> dict[Row, _Entry]:
         """The key's entries by their own key, not to be changed."""
-        loaded = self._loaded
-        if loaded is None:
-            loaded = self._load()
-        return loaded[self._cursor.at]
+        found = self._loaded.get(self._cursor.at)
+        return self._load() if found is None else found
 
     def set(self, own: Row, value: Row | None) -> None:
         """Put an entry, or remove it."""
@@ -180,8 +180,9 @@ class _Collection(StateVariable):
         if changes is None:
             changes = self._changes[at] = {}
         changes[name] = entry
-        if self._loaded is not None:
-            _apply(self._loaded[at], name, entry)
+        loaded = self._loaded.get(at)
+        if loaded is not None:
+            _apply(loaded, name, entry)
 
     def clear(self) -> None:
         """Remove all entries."""
@@ -192,32 +193,34 @@ class _Collection(StateVariable):
         """Whether the key has an entry."""
         return bool(self.entries())
 
-    def _load(self) -> list[dict[Row, _Entry]]:
-        cursor = self._cursor
-        found: list[dict[Row, _Entry]] = [{} for _ in range(cursor.count)]
-        known = HASH in cursor.keys.column_names
+    def _load(self) -> dict[Row, _Entry]:
+        """Read the entries of the key at hand and of some after it; those before it had theirs."""
+        first = self._cursor.at
+        keys = self._cursor.keys.slice(first, _KEYS_AT_A_TIME)
+        found: list[dict[Row, _Entry]] = [{} for _ in range(keys.num_rows)]
+        known = HASH in keys.column_names
         wanted = [HASH] if known else self._key_names[: self._prefix]
-        table = self._store.prefix_table(cursor.keys.select(wanted))
+        table = self._store.prefix_table(keys.select(wanted))
         if table.num_rows:
-            self._sort_in(found, table)
-        for at, changes in self._changes.items():
-            for name, entry in changes.items():
-                _apply(found[at], name, entry)
-        self._loaded = found
-        return found
+            self._sort_in(found, table, keys)
+        self._loaded = {first + place: entries for place, entries in enumerate(found)}
+        for at, entries in self._loaded.items():
+            for name, entry in self._changes.get(at, {}).items():
+                _apply(entries, name, entry)
+        return self._loaded[first]
 
-    def _sort_in(self, found: list[dict[Row, _Entry]], table: pa.Table) -> None:
-        """Give rows of the store to the keys of the chunk they belong to."""
+    def _sort_in(self, found: list[dict[Row, _Entry]], table: pa.Table, keys: pa.Table) -> None:
+        """Give rows of the store to the keys they belong to."""
         groups, own = self._key_names[: self._prefix], self._key_names[self._prefix :]
-        wanted = self._cursor.keys.select(groups)
+        wanted = keys.select(groups)
         both = pa.concat_tables([wanted, table.select(groups).cast(wanted.schema)])
         codes = codes_of([both.column(name).combine_chunks() for name in groups])
         owner = np.full(int(codes.max()) + 1, -1, np.int64)
         owner[codes[: wanted.num_rows]] = np.arange(wanted.num_rows)
         owners = owner[codes[wanted.num_rows :]]
-        keys = self._own.from_arrow([table.column(name) for name in own])
-        values = self._codec.from_arrow([table.column(n) for n in self._names], len(keys))
-        for at, key, value in zip(owners.tolist(), keys, values, strict=True):
+        own_keys = self._own.from_arrow([table.column(name) for name in own])
+        values = self._codec.from_arrow([table.column(n) for n in self._names], len(own_keys))
+        for at, key, value in zip(owners.tolist(), own_keys, values, strict=True):
             if at >= 0:
                 found[at][self._own.hashable(key)] = key, value, None
 

@@ -9,7 +9,6 @@ It is the code that runs in a stream's tasks, on state in this process's memory.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -32,7 +31,7 @@ from holdfast.engine.versions import VersionLog
 from holdfast.errors import InvalidArgument
 from holdfast.inspection import read_state
 from holdfast.streams.clock import NO_TIME, TIME_MODES, Clock
-from holdfast.streams.handle import QueryInfo, variables_of
+from holdfast.streams.handle import QueryInfo, fresh, variables_of
 from holdfast.streams.outbox import Emitted, Outbox, OutboxReader
 from holdfast.streams.processing import InitialTask, ProcessorTask
 from holdfast.streams.rowwise import Rowwise
@@ -288,14 +287,14 @@ class StateTestDriver:
         return ProcessorTask(
             stores=stores,
             base_version=self.version,
-            processor=copy.copy(self._processor),
+            processor=fresh(self._processor),
             keys=tuple(known[name] for name in self._keys),
             rows=Rowwise(
                 tuple(zip(names, columns.names, strict=True)), self._output, self._zone, _row_maker
             ),
             clock=clock,
             outbox=Outbox(self._root, self.version + 1, self._partitions, {}),
-            query=QueryInfo(self._root, self._run_id, self.version + 1),
+            query=QueryInfo(self._root, self._run_id, self.version),
         )
 
     def _batches(self, rows: Rows, schema: Schema) -> list[list[pa.RecordBatch]]:

@@ -13,6 +13,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.spark import jvm
 from holdfast.spark.aggregation import aggregation
 from holdfast.spark.deduplication import Deduplication
+from holdfast.spark.group_state import GroupStates, checked_timeout
 from holdfast.spark.keyed import checked_time_mode
 from holdfast.spark.operators import Operator, Stage, Step
 from holdfast.spark.pandas_processing import PandasProcessing
@@ -326,6 +327,24 @@ class GroupedStatefulData:
         after = self._with_processor(outputStructType, outputMode, timeMode, "")
         state = arrow_state(jvm.parsed_schema(before.sparkSession, stateStructType))
         operator = ArrowProcessing(before, self._columns, after, outputMode, mode, processor, state)
+        return self._frame._through(operator, after)
+
+    def applyInPandasWithState(
+        self,
+        func: Callable[..., Any],
+        outputStructType: StructType | str,
+        stateStructType: StructType | str,
+        outputMode: str,
+        timeoutConf: str,
+    ) -> StatefulDataFrame:
+        """As GroupedData.applyInPandasWithState: a function of DataFrames and a GroupState."""
+        pandas_for("applyInPandasWithState")
+        before, mode = self._frame._native, checked_timeout(timeoutConf)
+        session = before.sparkSession
+        output = jvm.parsed_schema(session, outputStructType)
+        state = jvm.parsed_schema(session, stateStructType)
+        after = jvm.with_group_state(before, self._columns, output, state, outputMode, timeoutConf)
+        operator = GroupStates(before, self._columns, after, outputMode, mode, func, state)
         return self._frame._through(operator, after)
 
     def _with_processor(

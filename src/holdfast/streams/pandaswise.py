@@ -77,6 +77,15 @@ class Pandaswise:
         labels = [label for _, label in self.columns]
         return pandas_for("A processor of DataFrames").DataFrame(columns=labels)
 
+    def checked(self, given: Any) -> Iterator[Any]:
+        """What a function returned, if one can go through it for DataFrames."""
+        if isinstance(given, type(self.nothing)) or not hasattr(given, "__iter__"):
+            raise InvalidArgument(
+                f"The function returned {type(given).__name__}. It has to return an iterator of "
+                "pandas.DataFrame."
+            )
+        return iter(given)
+
     def tables(self, results: Iterator[Any]) -> Iterator[pa.Table]:
         """Tables of what the processor gave, its columns by name, or by place without names."""
         taken = _Taken(self)
@@ -136,6 +145,18 @@ def to_pandas(column: pa.Array, name: str, zone: str) -> Any:
         f"The column {name!r} holds what pandas cannot keep as {kind}, such as a time outside of "
         "the years 1678 to 2261. Filter such rows, or cast the column."
     )
+
+
+def key_cells(column: pa.ChunkedArray, name: str, zone: str) -> list[Any]:
+    """The cells of a key column, as PySpark gives them: of numpy's types; NaN for null numbers."""
+    array = column.combine_chunks()
+    if array.null_count and _changes_by_nulls(array.type):
+        kind, missing = array.type.to_pandas_dtype(), None
+        if pa.types.is_integer(array.type):
+            missing = np.nan
+        return [missing if cell is None else kind(cell) for cell in array.to_pylist()]
+    cells = to_pandas(array, name, zone)
+    return list(cells if cells.dtype.kind in "mM" else cells.to_numpy())
 
 
 def _has_zone(kind: pa.DataType) -> bool:

@@ -37,6 +37,15 @@ class Totals(StatefulProcessor):
         yield _frame(key, "total", n, total)
 
 
+class Seeded(Totals):
+    """The same, with totals to start from."""
+
+    def handleInitialState(self, key: Any, initialState: pd.DataFrame, timerValues: Any) -> None:
+        n, total = self.state.get() or (0, 0.0)
+        more = float(initialState["total"].sum())
+        self.state.update((n + 100 * len(initialState), total + more))
+
+
 class Columns(StatefulProcessor):
     """Says what it was given: every cell of it, and its type in pandas."""
 

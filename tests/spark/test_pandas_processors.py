@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from native import SCHEMA, run, write_batches
-from pandas_processors import CASES, OUTPUT, Giving, Totals
+from pandas_processors import CASES, OUTPUT, Giving, Seeded, Totals
 from processor_state import held, rocksdb
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -42,6 +42,26 @@ def test_a_processor_of_dataframes_gives_what_it_gives_in_spark_across_a_restart
     assert outputs[True]
     states = [held(spark, tmp_path / f"cp{native}", variables, native=native) for native in outputs]
     assert states[0] == states[1]
+
+
+def test_state_to_start_with_comes_as_dataframes(
+    spark: SparkSession, tmp_path: Path, rocksdb: None
+) -> None:
+    seeds = [("a", 1000.0), ("a", 2000.0), ("z", 5000.0)]
+    start = spark.createDataFrame(seeds, "id string, total double")
+
+    def pipeline(frame: Any) -> Any:
+        return frame.groupBy("id").transformWithStateInPandas(
+            Seeded(), OUTPUT, "Update", "None", start.groupBy("id")
+        )
+
+    write_batches(tmp_path / "in", seed=5, batches=2)
+    outputs = [
+        run(spark, tmp_path / "in", tmp_path / f"cp{native}", pipeline, "update", native=native)
+        for native in (True, False)
+    ]
+    assert outputs[0] == outputs[1]
+    assert holdfast.read(tmp_path / "cpFalse", store="state").get("z") == (100, 5000.0)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +12,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from native import SCHEMA, run, write_batches
+from processor_state import held, rocksdb
 from processors import CASES, OUTPUT, Changing, Failing, Resets, Seeded, Totals
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
 import holdfast
 from holdfast import stateful
 from holdfast.testing import StateTestDriver
 
+__all__ = ["rocksdb"]
 pytestmark = pytest.mark.spark
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-
-
-@pytest.fixture
-def rocksdb(spark: SparkSession) -> Iterator[None]:
-    """Spark's own needs RocksDB; Holdfast does not mind."""
-    name = "spark.sql.streaming.stateStore.providerClass"
-    spark.conf.set(name, _ROCKSDB)
-    yield
-    spark.conf.unset(name)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -63,37 +54,16 @@ def test_a_processor_gives_what_it_gives_in_spark_across_a_restart(
     assert outputs[True] or case == "silent"
     told = [row for rows in outputs[True] for row in rows]
     assert sorted(map(repr, map(tuple, driven))) == sorted(map(repr, told)), "the test driver"
-    assert _state(spark, tmp_path, case, native=False) == _state(spark, tmp_path, case, native=True)
-
-
-def _state(spark: SparkSession, folder: Path, case: str, *, native: bool) -> list[Any]:
-    """What the variables hold at the end, each as sorted entries."""
-    found = []
-    for name in _VARIABLES[case]:
-        reader = spark.read.format("statestore" if native else "holdfast")
-        rows = reader.option("stateVarName", name).load(str(folder / f"cp{native}")).collect()
-        if native:
-            cells = [_entry(row) for row in rows]
-        else:
-            cells = [[*row.key, *row.value] for row in rows]
-            if name in ("items", "all"):
-                cells = [[entry[0], *entry[2:]] for entry in cells]
-        found.append(sorted(map(repr, cells)))
-    return found
+    states = [
+        held(spark, tmp_path / f"cp{native}", _VARIABLES[case], native=native) for native in outputs
+    ]
+    assert states[0] == states[1]
 
 
 _VARIABLES = {
     "totals": ["state"], "resets": ["state"], "lists": ["items"], "maps": ["counts"],
     "several variables": ["best", "all", "by"], "event timers": ["state"], "silent": ["state"],
 }  # fmt: skip
-
-
-def _entry(row: Row) -> list[Any]:
-    """An entry of Spark's state in our words: key, own key, value."""
-    known = row.asDict()
-    own = known.get("user_map_key", ())
-    value = known.get("user_map_value", known.get("list_element", known.get("value")))
-    return [*row.key, *own, *value]
 
 
 def test_a_processor_that_raises_commits_nothing_and_a_mended_one_goes_on(

@@ -13,11 +13,14 @@ from holdfast.errors import InvalidArgument
 from holdfast.spark import jvm
 from holdfast.spark.aggregation import aggregation
 from holdfast.spark.deduplication import Deduplication
+from holdfast.spark.group_state import GroupStates, checked_timeout
 from holdfast.spark.keyed import checked_time_mode
 from holdfast.spark.operators import Operator, Stage, Step
+from holdfast.spark.pandas_processing import PandasProcessing
 from holdfast.spark.processing import ArrowProcessing, Processing, arrow_state
 from holdfast.spark.writer import StatefulStreamWriter
 from holdfast.streams.arrowwise import ArrowProcessor
+from holdfast.streams.pandaswise import pandas_for
 
 _ELSEWHERE = "call it on the DataFrame before stateful(), or on the batch inside foreachBatch"
 
@@ -271,12 +274,39 @@ class GroupedStatefulData:
         eventTimeColumnName: str = "",
     ) -> StatefulDataFrame:
         """As GroupedData.transformWithState: the processor gets and gives rows."""
-        initial = None if initialState is None else jvm.groups_of(initialState)
-        before, mode = self._frame._native, checked_time_mode(timeMode)
         after = self._with_processor(outputStructType, outputMode, timeMode, eventTimeColumnName)
-        operator = Processing(
-            before, self._columns, after, outputMode, mode, statefulProcessor, initial
+        return self._processed(
+            Processing, after, outputMode, timeMode, statefulProcessor, initialState
         )
+
+    def transformWithStateInPandas(
+        self,
+        statefulProcessor: Any,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: Any = None,
+        eventTimeColumnName: str = "",
+    ) -> StatefulDataFrame:
+        """As GroupedData.transformWithStateInPandas: the processor gets and gives DataFrames."""
+        pandas_for("transformWithStateInPandas")
+        after = self._with_processor(outputStructType, outputMode, timeMode, eventTimeColumnName)
+        return self._processed(
+            PandasProcessing, after, outputMode, timeMode, statefulProcessor, initialState
+        )
+
+    def _processed(
+        self,
+        kind: type[Processing],
+        after: DataFrame,
+        output_mode: str,
+        time_mode: str,
+        processor: Any,
+        initial_state: Any,
+    ) -> StatefulDataFrame:
+        initial = None if initial_state is None else jvm.groups_of(initial_state)
+        before, mode = self._frame._native, checked_time_mode(time_mode)
+        operator = kind(before, self._columns, after, output_mode, mode, processor, initial)
         return self._frame._through(operator, after)
 
     def transformWithStateInArrow(
@@ -297,6 +327,24 @@ class GroupedStatefulData:
         after = self._with_processor(outputStructType, outputMode, timeMode, "")
         state = arrow_state(jvm.parsed_schema(before.sparkSession, stateStructType))
         operator = ArrowProcessing(before, self._columns, after, outputMode, mode, processor, state)
+        return self._frame._through(operator, after)
+
+    def applyInPandasWithState(
+        self,
+        func: Callable[..., Any],
+        outputStructType: StructType | str,
+        stateStructType: StructType | str,
+        outputMode: str,
+        timeoutConf: str,
+    ) -> StatefulDataFrame:
+        """As GroupedData.applyInPandasWithState: a function of DataFrames and a GroupState."""
+        pandas_for("applyInPandasWithState")
+        before, mode = self._frame._native, checked_timeout(timeoutConf)
+        session = before.sparkSession
+        output = jvm.parsed_schema(session, outputStructType)
+        state = jvm.parsed_schema(session, stateStructType)
+        after = jvm.with_group_state(before, self._columns, output, state, outputMode, timeoutConf)
+        operator = GroupStates(before, self._columns, after, outputMode, mode, func, state)
         return self._frame._through(operator, after)
 
     def _with_processor(

@@ -448,13 +448,31 @@ def with_processor(
     """Spark's own transformWithState of a function that is never called: for its analysis."""
     grouped = frame.groupBy(*groupings)
     kind = PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF
-    function = UserDefinedFunction(_never_called, returnType=output, evalType=kind)
-    column = function(*[frame["`" + name.replace("`", "``") + "`"] for name in frame.columns])
-    schema = _java_schema(frame.sparkSession, output)
+    column, schema = _stand_in(frame, output, kind)
     java = grouped._jgd.transformWithStateInPandas(
-        column._jc, schema, output_mode, time_mode, None, event_time
+        column, schema, output_mode, time_mode, None, event_time
     )
     return DataFrame(java, frame.sparkSession)
+
+
+def with_group_state(
+    frame: DataFrame, groupings: tuple[Column, ...], output: StructType, state: StructType,
+    output_mode: str, timeout: str,
+) -> DataFrame:  # fmt: skip
+    """Spark's own applyInPandasWithState of a function that is never called: for its analysis."""
+    grouped = frame.groupBy(*groupings)
+    kind = PythonEvalType.SQL_GROUPED_MAP_PANDAS_UDF_WITH_STATE
+    column, schema = _stand_in(frame, output, kind)
+    held = _java_schema(frame.sparkSession, state)
+    java = grouped._jgd.applyInPandasWithState(column, schema, held, output_mode, timeout)
+    return DataFrame(java, frame.sparkSession)
+
+
+def _stand_in(frame: DataFrame, output: StructType, kind: Any) -> tuple[Any, Any]:
+    """A call of a function that is never called with all columns, and its output's schema."""
+    function = UserDefinedFunction(_never_called, returnType=output, evalType=kind)
+    column = function(*[frame["`" + name.replace("`", "``") + "`"] for name in frame.columns])
+    return column._jc, _java_schema(frame.sparkSession, output)
 
 
 def _never_called(*arguments: Any) -> Any:

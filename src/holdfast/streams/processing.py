@@ -219,7 +219,7 @@ class _Run:
                     for row in task.rows.group(parts):
                         task.processor.handleInitialState(key, row, task.clock.values)
                 except Exception as error:
-                    self._note(error, keys, at)
+                    note_key(error, keys, at)
                     raise
             self._end()
         yield from ()
@@ -242,7 +242,7 @@ class _Run:
                 if given is not None:
                     yield from given
             except Exception as error:
-                self._note(error, keys, at)
+                note_key(error, keys, at)
                 raise
             for _ in groups.rest:
                 pass  # what the processor did not read
@@ -314,7 +314,7 @@ class _Run:
                 if given is not None:
                     yield from given
             except Exception as error:
-                self._note(error, keys, at)
+                note_key(error, keys, at)
                 raise
             timers.delete(moment)
             self._fired += 1
@@ -337,11 +337,12 @@ class _Run:
         for state in self._states:
             state.end()
 
-    def _note(self, error: BaseException, keys: pa.Table, at: int) -> None:
-        """Say which key it was, by its hash: a key may be nobody's business."""
-        if HASH in keys.column_names:
-            number = keys.column(HASH)[at].as_py() & (1 << 64) - 1
-            error.add_note(f"While the processor handled the key with the hash {number:016x}.")
+
+def note_key(error: BaseException, keys: pa.Table, at: int) -> None:
+    """Say which key it was, by its hash: a key may be nobody's business."""
+    if HASH in keys.column_names:
+        number = keys.column(HASH)[at].as_py() & (1 << 64) - 1
+        error.add_note(f"While the processor handled the key with the hash {number:016x}.")
 
 
 def _key_rows(keys: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:

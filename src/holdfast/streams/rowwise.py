@@ -84,7 +84,7 @@ def _named(row: Any, name: str) -> Any:
 
 def _column(name: str, cells: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_nested(kind):
-        cells = [_plain(cell) for cell in cells]
+        cells = [plain(cell) for cell in cells]
     try:
         return pa.array(cells, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError):
@@ -94,13 +94,13 @@ def _column(name: str, cells: Sequence[Any], kind: pa.DataType) -> pa.Array:
     )
 
 
-def _plain(cell: Any) -> Any:
+def plain(cell: Any) -> Any:
     """A cell without rows inside: pyarrow takes structs as dicts."""
     fields = getattr(cell, "__fields__", None)
     if fields is not None and isinstance(cell, tuple):
-        return {name: _plain(part) for name, part in zip(fields, cell, strict=True)}
+        return {name: plain(part) for name, part in zip(fields, cell, strict=True)}
     if isinstance(cell, (list, tuple)):
-        return [_plain(part) for part in cell]
+        return [plain(part) for part in cell]
     if isinstance(cell, dict):
-        return {key: _plain(part) for key, part in cell.items()}
+        return {key: plain(part) for key, part in cell.items()}
     return cell

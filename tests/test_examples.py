@@ -14,17 +14,17 @@ ROOT = Path(__file__).resolve().parent.parent
 # The others have a test of their own below.
 OWN = {
     "continuous_profit", "weekly_spending", "checkpointing", "demo", "shopping_totals",
-    "weekly_purchases",
+    "weekly_purchases", "fraud_detection",
 }  # fmt: skip
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem not in OWN)
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
-def run(example: Path, cwd: Path, *arguments: object) -> str:
+def run(example: Path, cwd: Path, *arguments: object, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(example), *map(str, arguments)],
         cwd=cwd,
-        env={**os.environ, "PYTHONUTF8": "1", "NO_COLOR": "1"},
+        env={**os.environ, "PYTHONUTF8": "1", "NO_COLOR": "1", **environment},
         capture_output=True,
         text=True,
         timeout=300,
@@ -96,6 +96,34 @@ def test_weekly_purchases_shows_what_leaves_one_by_one(tmp_path: Path) -> None:
         "  state: Sankar 500 until 25-04",
         "  state: Kun 100 until 28-04, Sankar 300 until 25-04",
     ]
+
+
+def test_fraud_detection_blocks_the_stolen_card(tmp_path: Path) -> None:
+    shown = run(ROOT / "examples" / "fraud_detection.py", tmp_path)
+    assert left_in(tmp_path) == []
+    assert shown.splitlines() == [
+        "4000 alert: 900.00",
+        "4000 alert: 700.00",
+        "4000 blocked: 650.00",
+    ]
+
+
+def test_processors_of_rows_need_neither_pandas_nor_protobuf(tmp_path: Path) -> None:
+    for package in ("pandas", "google/protobuf"):
+        absent = tmp_path / "absent" / package
+        absent.mkdir(parents=True)
+        (absent / "__init__.py").write_text("raise ImportError('not here')\n")
+    done = subprocess.run(
+        [sys.executable, "-c", "import google.protobuf"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "absent")},
+        capture_output=True,
+        text=True,
+    )
+    assert "not here" in done.stderr, "the test hides what it means to hide"
+    shown = run(
+        ROOT / "examples" / "shopping_totals.py", tmp_path, PYTHONPATH=str(tmp_path / "absent")
+    )
+    assert shown.splitlines()[-1] == "  state: Jade 800, Kun 100, Sankar 500"
 
 
 @pytest.mark.any_spark

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
+import fraud_detection
 import shopping_totals
 import weekly_purchases
 from holdfast.testing import StateTestDriver
@@ -54,3 +55,29 @@ def test_purchases_leave_one_by_one_seven_days_behind_the_newest_date() -> None:
     ]
     assert sorted(driver.state("purchases")) == [("Kun",), ("Sankar",)]
     assert set(driver.timers()) == {("Kun",), ("Sankar",)}
+
+
+def test_a_card_is_blocked_at_its_third_alert_of_a_day_and_not_for_slow_shoppers() -> None:
+    driver = StateTestDriver(
+        fraud_detection.FraudDetector(),
+        "card",
+        fraud_detection.SCHEMA,
+        fraud_detection.ALERTS,
+        time_mode="EventTime",
+        watermark=("ts", 10_000),
+    )
+    start = fraud_detection.START.replace(tzinfo=UTC)
+
+    def push(second: int, card: str, amount: float) -> list[tuple[str, str]]:
+        given = driver.push([(card, amount, start + timedelta(seconds=second))])
+        return [(row.card, row.what) for row in given]
+
+    told = [found for purchase in fraud_detection.PURCHASES for found in push(*purchase)]
+    assert told == [("4000", "alert"), ("4000", "alert"), ("4000", "blocked")]
+    assert driver.state("suspect") == {}, "timers ended what was suspected"
+    assert driver.state("alerts") == {("4000",): (3,)}
+    a_day_later = 310 + 24 * 60 * 60
+    assert push(a_day_later + 11, "5100", 5) == []
+    assert driver.state("alerts") == {}
+    push(a_day_later + 20, "4000", 0.5)
+    assert push(a_day_later + 30, "4000", 600) == [("4000", "alert")]

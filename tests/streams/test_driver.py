@@ -328,3 +328,43 @@ def test_collections_of_more_keys_than_are_held_at_a_time_are_right(
     assert sorted(row.what for row in given) == sorted(
         f"[({n},), [{n}, {n}], [({n}, 2)]]" for n in range(20)
     )
+
+
+def test_an_idle_stream_lets_go_of_entries_when_their_time_is_over() -> None:
+    driver = _driver(Everything())
+    driver.set_clock(10_000)
+    driver.push([_row("a", 1), _row("b", 1)])
+    driver.set_clock(10_500)
+    driver.push([_row("b", 2)])
+    assert driver.set_clock(10_999) == []
+    assert driver.version == 2
+    driver.set_clock(11_000)
+    assert driver.version == 3, "a's entries, and b's first, are over"
+    assert driver.state("last") == {("b",): (2,)}
+    assert driver.state("items") == {("b",): [(2,)]}
+    driver.set_clock(11_499)
+    assert driver.version == 3
+    driver.set_clock(20_000)
+    assert driver.version == 4
+    assert driver.state("items") == driver.state("counts") == driver.state("last") == {}
+    driver.set_clock(90_000)
+    assert driver.version == 4
+
+
+def test_a_timer_registered_for_the_past_by_a_timer_fires_in_the_next_version() -> None:
+    class Chain(Alarm):
+        def handleExpiredTimer(
+            self, key: Any, timerValues: Any, expiredTimerInfo: Any
+        ) -> Iterator[Row]:
+            moment = expiredTimerInfo.getExpiryTimeInMs()
+            if moment > 1000:
+                self.handle.registerTimer(moment - 1)
+            yield Row(id=key[0], what=str(moment))
+
+    driver = _driver(Chain())
+    driver.set_clock(1000)
+    driver.push([_row("a", 3)])
+    version = driver.version
+    assert [row.what for row in driver.set_clock(5000)] == ["1003", "1002", "1001", "1000"]
+    assert driver.version == version + 4
+    assert driver.timers() == {}

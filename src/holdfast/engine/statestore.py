@@ -120,6 +120,14 @@ class EngineReadStateStore(ReadStateStore):
         for piece in self._readable().evicted_pieces(above, upto):
             yield rows_table(self._partition.shape, piece)
 
+    def earliest_index(self, after: int) -> int | None:
+        """The lowest index above a number; that of a removed key may be among them."""
+        return self._readable().earliest(after, expiry=False)
+
+    def earliest_expiry(self, after_ms: int) -> int | None:
+        """The next time after a moment at which a key may go by itself."""
+        return self._readable().earliest(after_ms, expiry=True)
+
     def prefix_table(self, rows: pa.Table) -> pa.Table:
         """Everything under the prefixes of some rows, given by prefix columns or `_hash`.
 

@@ -247,6 +247,35 @@ class StateView:
                     gone += _not_in(self._sources[:place], rows, at)
         return gone
 
+    def earliest(self, after: int, *, expiry: bool) -> int | None:
+        """The lowest index, or expiry, above a number; that of a removed row may be among them.
+
+        Chunks that lie above it as a whole are not read.
+        """
+        found = NEVER
+        for source in self._sources:
+            for number in range(source.num_chunks):
+                zone = source.zone(number)
+                low, high = (
+                    (zone.expires_min, zone.expires_max)
+                    if expiry
+                    else (zone.index_min, zone.index_max)
+                )
+                if low > after:
+                    found = min(found, low)
+                elif high > after:
+                    numbers = self._numbers(source.chunk(number), expiry)
+                    found = min(found, int(numbers[numbers > after].min(initial=NEVER)))
+        return None if found == NEVER else found
+
+    def _numbers(self, rows: Rows, expiry: bool) -> Hashes:
+        if expiry:
+            return np.empty(0, np.int64) if rows.expires is None else rows.expires
+        assert self._layout.index is not None
+        numbers = index_numbers(rows.keys[self._layout.index])
+        assert numbers is not None
+        return numbers
+
     def _may_die(self, zone: Zone, new: Bounds) -> bool:
         old = self.bounds
         by_index = new.evict is not None and zone.index_min <= new.evict

@@ -141,6 +141,11 @@ class PartitionReader:
         before = Bounds(above, self.chain.entry.expire)
         return self._watched(self._read(lambda view: view.pieces(within=within), before))
 
+    def earliest(self, after: int, *, expiry: bool) -> int | None:
+        """The lowest index, or expiry, above a number, that a row has or had."""
+        found: int | None = self._read(lambda view: view.earliest(after, expiry=expiry))
+        return found
+
     def prefix_pieces(self, prefix: Any) -> Iterator[Rows]:
         """The rows whose first key columns equal `prefix`, as of this call."""
         if self.shape.prefix == 0:

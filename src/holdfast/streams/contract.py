@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from holdfast.engine.commit import Prepared
 from holdfast.engine.manifest import fingerprint
+from holdfast.engine.rows import NEVER
 from holdfast.engine.segment import index_numbers
 from holdfast.engine.writer import FOUND
 from holdfast.store import StateStore, StateStoreMetrics
@@ -27,6 +28,8 @@ class TaskStore(Protocol):
     def tables(self) -> Iterator[pa.Table]: ...
     def prefix_table(self, rows: pa.Table) -> pa.Table: ...
     def evicted_tables(self, above: int | None, upto: int) -> Iterator[pa.Table]: ...
+    def earliest_index(self, after: int) -> int | None: ...
+    def earliest_expiry(self, after_ms: int) -> int | None: ...
     def raise_evict_bound(self, number: int) -> int: ...
     def expire(self, now_ms: int) -> int: ...
     def commit(self) -> int: ...
@@ -85,6 +88,20 @@ class ContractStore:
     def evicted_tables(self, above: int | None, upto: int) -> Iterator[pa.Table]:
         """Keys whose index lies above `above` and at or below `upto`."""
         yield self._indexed(above, upto)
+
+    def earliest_index(self, after: int) -> int | None:
+        """The lowest index above a number."""
+        table = self._indexed(after, NEVER - 1)
+        if not table.num_rows:
+            return None
+        assert self._key_index is not None
+        numbers = index_numbers(table.column(self._key_index).combine_chunks())
+        assert numbers is not None
+        return int(numbers.min())
+
+    def earliest_expiry(self, after_ms: int) -> int | None:
+        """None: a provider by rows keeps no expiry of its own."""
+        return None
 
     def raise_evict_bound(self, number: int) -> int:
         """Remove every key whose index is at or below `number`; return how many."""

@@ -163,10 +163,19 @@ class _Run:
         )
 
     def _next_due(self) -> int | None:
-        """The earliest timer left, where the clock decides."""
-        if self._timers is None or self._task.clock.mode != PROCESSING_TIME:
+        """The next moment at which a timer fires or an entry ends, where the clock decides."""
+        clock = self._task.clock
+        if clock.mode != PROCESSING_TIME:
             return None
-        return self._timers.earliest()
+        now = clock.processing_ms
+        moments = [
+            self._stores[name].earliest_expiry(now)
+            for name, variable in self._handle.variables.items()
+            if variable.ttl_ms is not None
+        ]
+        if self._timers is not None:
+            moments.append(self._timers.earliest(now))
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def _figures(self) -> dict[str, int]:
         """Spark's own figures of such an operator; those of the query are counted once."""
@@ -280,6 +289,7 @@ class _Run:
         now, timers = self._task.clock.now_ms, self._timers
         if now is None or timers is None:
             return
+        timers.lowest = None
         due = timers.due(now)
         if not due.num_rows:
             return

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.rows import NEVER
 from holdfast.engine.segment import EXPIRES, HASH
 from holdfast.engine.writer import FOUND
 from holdfast.streams.contract import TaskStore
@@ -305,9 +304,15 @@ class MapState(_Collection):
 class Timers(_Collection):
     """The moments at which a key wants to be called."""
 
+    lowest: int | None = None
+    """The earliest moment registered since it was last set to None."""
+
     def register(self, moment_ms: int) -> None:
         """Have the key called at a moment."""
-        self.set((int(moment_ms),), (True,))
+        moment = int(moment_ms)
+        self.set((moment,), (True,))
+        if self.lowest is None or moment < self.lowest:
+            self.lowest = moment
 
     def delete(self, moment_ms: int) -> None:
         """Have the key not called at a moment."""
@@ -324,14 +329,10 @@ class Timers(_Collection):
             return pa.table({})
         return pa.concat_tables(tables).drop_columns([self._names[0]])
 
-    def earliest(self) -> int | None:
-        """The earliest moment of any key."""
-        lowest = [
-            int(table.column(self.moment_name).to_numpy().min())
-            for table in self._store.evicted_tables(None, NEVER)
-            if table.num_rows
-        ]
-        return min(lowest, default=None)
+    def earliest(self, now_ms: int) -> int | None:
+        """The next moment of any key, once those up to now have fired; a deleted one at times."""
+        late = self.lowest if self.lowest is not None and self.lowest <= now_ms else None
+        return self._store.earliest_index(now_ms) if late is None else late
 
     @property
     def moment_name(self) -> str:

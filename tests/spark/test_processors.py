@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from native import SCHEMA, run, write_batches
 from processor_state import held, rocksdb
-from processors import CASES, OUTPUT, Changing, Failing, Resets, Seeded, Totals
+from processors import CASES, OUTPUT, Changing, Failing, Maps, Resets, Seeded, Totals
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -24,6 +24,8 @@ from holdfast.testing import StateTestDriver
 
 __all__ = ["rocksdb"]
 pytestmark = pytest.mark.spark
+# Workers cannot import the modules of tests.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -177,6 +179,32 @@ def test_state_variables_evolve_and_what_cannot_is_refused(
     assert {s.store for s in holdfast.read(tmp_path / "cp", store="b").stores} == {"b", "c"}
 
 
+def test_a_dataframe_that_is_no_stream_gives_what_it_gives_in_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_batches(tmp_path, seed=6, batches=3)
+    rows = spark.read.schema(SCHEMA).parquet(str(tmp_path)).filter("v is not null")
+
+    def given(frame: Any, processor: Any) -> list[str]:
+        made = frame.groupBy("id").transformWithState(processor, OUTPUT, "Update", "None")
+        return sorted(map(repr, made.filter("id <> 'b'").collect()))
+
+    for processor in (Totals, Maps):
+        assert given(stateful(rows), processor()) == given(rows, processor())
+    by_arrow = (
+        stateful(rows)
+        .groupBy("id")
+        .transformWithStateInArrow(_totals, OUTPUT, "n long, total long", "Update")
+    )
+    assert sorted(r.total for r in by_arrow.collect()) == sorted(
+        r.total
+        for r in stateful(rows).groupBy("id").agg({"v": "sum"}).toDF("id", "total").collect()
+    )
+    start = spark.createDataFrame([("a", 1)], "id string, total long").groupBy("id")
+    with pytest.raises(holdfast.InvalidArgument, match="Initial state is for streams"):
+        stateful(rows).groupBy("id").transformWithState(Seeded(), OUTPUT, "Update", "None", start)
+
+
 def _totals(
     keys: pa.Table, rows: pa.Table, state: pa.Table, times: Any
 ) -> tuple[pa.Table, pa.Table]:
@@ -194,7 +222,6 @@ def _totals(
 def test_an_arrow_processor_gives_what_one_of_rows_gives(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
     def by_arrow(frame: Any) -> Any:
         rows = frame.filter("v is not null").groupBy("id")

@@ -12,9 +12,10 @@ from pyspark.sql.types import StructType
 from holdfast.errors import InvalidArgument
 from holdfast.spark import jvm
 from holdfast.spark.aggregation import aggregation
+from holdfast.spark.batches import processed
 from holdfast.spark.deduplication import Deduplication
 from holdfast.spark.group_state import GroupStates, checked_timeout
-from holdfast.spark.keyed import checked_time_mode
+from holdfast.spark.keyed import KeyedOperator, checked_time_mode
 from holdfast.spark.operators import Operator, Stage, Step
 from holdfast.spark.pandas_processing import PandasProcessing
 from holdfast.spark.processing import ArrowProcessing, Processing, arrow_state
@@ -29,11 +30,10 @@ def stateful(frame: DataFrame) -> StatefulDataFrame:
     """Run the stateful operators called on the result on Holdfast's state.
 
     Takes any streaming DataFrame of a classic Spark session. Stateful operators of Spark's own
-    upstream are refused: a batch that is replayed would wedge them.
+    upstream are refused: a batch that is replayed would wedge them. A DataFrame that is no stream
+    is taken, too: operators give a plain DataFrame then, and processors run with the same code.
     """
     jvm.check_spark(frame)
-    if not frame.isStreaming:
-        raise InvalidArgument("stateful() takes a streaming DataFrame, made by spark.readStream.")
     if native := jvm.native_stateful_operators(frame):
         raise InvalidArgument(
             f"The DataFrame already has a stateful operator of Spark's own ({native[0]}). Call "
@@ -67,6 +67,11 @@ class StatefulDataFrame:
 
     def _through(self, operator: Operator, native: DataFrame) -> StatefulDataFrame:
         """The stream after one more stateful operator."""
+        if not self._native.isStreaming:
+            made = native
+            if isinstance(operator, KeyedOperator):
+                made = processed(operator, self._native)
+            return StatefulDataFrame(made, made)
         return StatefulDataFrame(self._source, native, (*self._stages, Stage(operator)))
 
     def select(self, *cols: Any) -> StatefulDataFrame:
@@ -195,8 +200,8 @@ class StatefulDataFrame:
 
     @property
     def isStreaming(self) -> bool:
-        """True: the wrapper holds streams only."""
-        return True
+        """Whether it is a stream."""
+        return bool(self._native.isStreaming)
 
     def printSchema(self, level: int | None = None) -> None:
         """As DataFrame.printSchema."""
@@ -213,6 +218,8 @@ class StatefulDataFrame:
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and hasattr(DataFrame, name):
+            if not self._native.isStreaming:
+                return getattr(self._native, name)
             raise InvalidArgument(
                 f"DataFrame.{name} is not part of a stateful stream: {_ELSEWHERE}."
             )

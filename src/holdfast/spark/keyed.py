@@ -105,6 +105,8 @@ class KeyedOperator(Operator):
     """
 
     emits = True
+    has_initial = False
+    """Whether its state begins with something."""
 
     def __init__(
         self,

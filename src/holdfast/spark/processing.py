@@ -44,6 +44,7 @@ class Processing(KeyedOperator):
         self._processor = processor
         self._handle = variables_of(processor, time_mode)
         self._initial = initial
+        self.has_initial = initial is not None
         if initial is not None:
             self._check_initial(KeyedRows(*initial).keys)
         self.needs_engine = time_mode != NO_TIME or initial is not None

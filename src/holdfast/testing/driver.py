@@ -22,15 +22,15 @@ from holdfast.backends.locations import open_storage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.engine.committer import Committer
-from holdfast.engine.hashing import HASH_NAME, KeyHasher, partition_of
+from holdfast.engine.hashing import KeyHasher, partition_of
 from holdfast.engine.manifest import Manifest
-from holdfast.engine.provider import new_store_entry
 from holdfast.engine.segment import HASH, index_numbers
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
 from holdfast.errors import InvalidArgument
 from holdfast.inspection import read_state
 from holdfast.streams.clock import NO_TIME, TIME_MODES, Clock
+from holdfast.streams.embedded import empty_state
 from holdfast.streams.handle import QueryInfo, fresh, variables_of
 from holdfast.streams.outbox import Emitted, Outbox, OutboxReader
 from holdfast.streams.processing import InitialTask, ProcessorTask
@@ -92,7 +92,9 @@ class StateTestDriver:
         self._manifest: Manifest | None = None
         self._open()
         if self._manifest is None:
-            self._manifest = self._versions.publish(self._first(), 1, None)
+            self._manifest = self._versions.publish(
+                empty_state(self._shapes, self._partitions), 1, None
+            )
 
     # -- what tests call -----------------------------------------------------------------------
 
@@ -200,15 +202,6 @@ class StateTestDriver:
         if missing:
             raise InvalidArgument(f"The key {missing[0]!r} is no column of {self._schema.ddl()}.")
         return Schema(StructType(tuple(by_name[name] for name in self._keys)))
-
-    def _first(self) -> Manifest:
-        places = [(index, self._partitions) for index in range(self._partitions)]
-        stores = {name: new_store_entry(shape, places) for name, shape in self._shapes.items()}
-        return Manifest(
-            version=0, parent=None, commit_id=uuid4().hex, writer_id=uuid4().hex, epoch=0,
-            committed_at_ms=self._runtime.clock_ms(), hash_name=HASH_NAME, operators={0: stores},
-            scope={"kind": "query", "operators": []}, watermark=Watermarks().json(),
-        )  # fmt: skip
 
     @property
     def _is_due(self) -> bool:

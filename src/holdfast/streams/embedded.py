@@ -1,0 +1,93 @@
+"""State that lives in this process's memory, for as long as it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from holdfast.backends.memory import MemoryStorage
+from holdfast.engine.chain import StoreShape
+from holdfast.engine.hashing import HASH_NAME
+from holdfast.engine.manifest import Manifest
+from holdfast.engine.provider import new_store_entry
+from holdfast.engine.storage import Runtime
+from holdfast.engine.versions import VersionLog
+from holdfast.streams.outbox import OutboxReader
+from holdfast.streams.task import StoreSpec
+from holdfast.streams.watermark import Watermarks
+
+
+def empty_state(shapes: Mapping[str, StoreShape], partitions: int) -> Manifest:
+    """Version 0 of one operator's stores."""
+    places = [(index, partitions) for index in range(partitions)]
+    stores = {name: new_store_entry(shape, places) for name, shape in shapes.items()}
+    return Manifest(
+        version=0,
+        parent=None,
+        commit_id=uuid4().hex,
+        writer_id=uuid4().hex,
+        epoch=0,
+        committed_at_ms=Runtime.system().clock_ms(),
+        hash_name=HASH_NAME,
+        operators={0: stores},
+        scope={"kind": "query", "operators": []},
+        watermark=Watermarks().json(),
+    )
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Runs a task over rows that are no stream; its state is gone afterwards.
+
+    Requires: the task has one partition, an outbox, and its first version to make.
+    """
+
+    task: Any
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What the task puts out for some rows, given in the order of their keys."""
+        rows = iter(batches)
+        first = next(rows, None)
+        if first is None:
+            return
+        name = f"embedded-{uuid4().hex}"
+        task, stores = self._moved(f"memory://{name}")
+        try:
+            shapes = {
+                each.name: StoreShape.of(
+                    each.key_schema, each.value_schema, each.key_index, each.prefix
+                )
+                for each in stores
+            }
+            versions = VersionLog(MemoryStorage.named(name), Runtime.system())
+            versions.publish(empty_state(shapes, 1), 1, None)
+            schema = first.schema.serialize().to_pybytes()
+            result = task.run(0, schema, _raw(first, rows))
+            yield from OutboxReader(f"memory://{name}", {}, (result.emitted,)).read(0)
+        finally:
+            MemoryStorage.forget(name)
+
+    def _moved(self, root: str) -> tuple[Any, list[StoreSpec]]:
+        """The task on another root, and its stores there."""
+        run_id = uuid4().hex
+        changes: dict[str, Any] = {"outbox": replace(self.task.outbox, root=root)}
+        if "stores" in {field.name for field in fields(self.task)}:
+            changes["stores"] = {
+                name: replace(store, root=root, run_id=run_id)
+                for name, store in self.task.stores.items()
+            }
+            stores = list(changes["stores"].values())
+        else:
+            changes["store"] = replace(self.task.store, root=root, run_id=run_id)
+            stores = [changes["store"]]
+        return replace(self.task, **changes), stores
+
+
+def _raw(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+    yield first.serialize().to_pybytes()
+    for batch in rest:
+        yield batch.serialize().to_pybytes()

@@ -42,7 +42,7 @@ def _moments(cells: Cells) -> Cells:
     """
     if not cells[0]:
         return [0.0, None, None]
-    return [cells[0], None, cells[2]] if str(cells[2]) == "nan" else cells
+    return [cells[0], "nan", "nan"] if str(cells[2]) == "nan" else cells
 
 
 def _same(cells: Cells) -> Cells:

@@ -229,8 +229,6 @@ def _rates(spark: SparkSession) -> DataFrame:
 
 def test_what_cannot_work_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
     rates = _rates(spark)
-    with pytest.raises(holdfast.InvalidArgument, match="streaming DataFrame"):
-        stateful(spark.range(3))
     with pytest.raises(holdfast.InvalidArgument, match="Deduplicate"):
         stateful(rates.dropDuplicates())
     with pytest.raises(holdfast.InvalidArgument, match=r"DataFrame\.limit"):

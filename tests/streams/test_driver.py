@@ -368,3 +368,27 @@ def test_a_timer_registered_for_the_past_by_a_timer_fires_in_the_next_version() 
     assert [row.what for row in driver.set_clock(5000)] == ["1003", "1002", "1001", "1000"]
     assert driver.version == version + 4
     assert driver.timers() == {}
+
+
+def test_an_error_names_the_hash_of_its_key_for_rows_and_for_timers_alike() -> None:
+    class Broken(Alarm):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+            held = list(rows)
+            if held[0].v == 0:
+                raise ValueError("row")
+            return super().handleInputRows(key, iter(held), timerValues)
+
+        def handleExpiredTimer(
+            self, key: Any, timerValues: Any, expiredTimerInfo: Any
+        ) -> Iterator[Row]:
+            raise ValueError("timer")
+
+    driver = _driver(Broken())
+    driver.push([_row("a", 5)])
+    notes = []
+    for work in (lambda: driver.push([_row("a", 0)]), lambda: driver.set_clock(100)):
+        with pytest.raises(ValueError, match=r"row|timer") as caught:
+            work()
+        notes += [note for note in caught.value.__notes__ if "key with the hash" in note]
+    assert len(notes) == 2
+    assert notes[0] == notes[1]

@@ -32,13 +32,10 @@ def processed(operator: KeyedOperator, rows: DataFrame) -> DataFrame:
     frame = operator.batch_frame(rows, partitions, Watermarks())
     conf = StateStoreConf.empty
     stores = {
-        name: StoreSpec(
+        name: StoreSpec.of(
+            shape,
             root=_NOWHERE,
             operator=0,
-            key_schema=shape.key_schema,
-            value_schema=shape.value_schema,
-            key_index=shape.key_index,
-            prefix=shape.prefix,
             partitions=1,
             conf=conf,
             run_id="",

@@ -15,12 +15,13 @@ from holdfast.spark.aggregation import aggregation
 from holdfast.spark.batches import processed
 from holdfast.spark.deduplication import Deduplication
 from holdfast.spark.group_state import GroupStates, checked_timeout
-from holdfast.spark.keyed import KeyedOperator, checked_time_mode
+from holdfast.spark.keyed import KeyedOperator
 from holdfast.spark.operators import Operator, Stage, Step
 from holdfast.spark.pandas_processing import PandasProcessing
 from holdfast.spark.processing import ArrowProcessing, Processing, arrow_state
 from holdfast.spark.writer import StatefulStreamWriter
 from holdfast.streams.arrowwise import ArrowProcessor
+from holdfast.streams.clock import checked_time_mode
 from holdfast.streams.pandaswise import pandas_for
 
 _ELSEWHERE = "call it on the DataFrame before stateful(), or on the batch inside foreachBatch"

@@ -20,21 +20,11 @@ from holdfast.spark.operators import (
     nullable,
     quoted,
 )
-from holdfast.streams.clock import EVENT_TIME, PROCESSING_TIME, TIME_MODES, Clock
+from holdfast.streams.clock import EVENT_TIME, PROCESSING_TIME, Clock
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import Schema, parse_schema
 
 _TIME = "event_time"
-
-
-def checked_time_mode(time_mode: str) -> str:
-    """A time mode in the form we use; refused where there is no such."""
-    mode = time_mode.lower()
-    if mode not in TIME_MODES:
-        raise InvalidArgument(
-            f"The time mode is one of None, ProcessingTime, EventTime, not {time_mode!r}."
-        )
-    return mode
 
 
 class KeyedRows:

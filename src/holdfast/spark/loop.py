@@ -128,13 +128,10 @@ class VersionLoop:
     def _stage_run(self, number: int, frames: StageFrames) -> StageRun:
         count = len(some_store(self.manifest, number).partitions)
         stores = {
-            name: StoreSpec(
+            name: StoreSpec.of(
+                shape,
                 root=self.root,
                 operator=number,
-                key_schema=shape.key_schema,
-                value_schema=shape.value_schema,
-                key_index=shape.key_index,
-                prefix=shape.prefix,
                 partitions=count,
                 conf=self._conf,
                 run_id=self._run_id,

@@ -21,7 +21,7 @@ from holdfast.streams.handle import variables_of
 from holdfast.streams.processing import InitialTask, ProcessorTask, RowStyle
 from holdfast.streams.rowwise import Rowwise
 from holdfast.streams.task import Task
-from holdfast.streams.variables import TIMER_VARIABLE, TIMERS, Variable
+from holdfast.streams.variables import Variable, shapes_of
 from holdfast.types import Schema, parse_schema
 
 
@@ -60,10 +60,8 @@ class Processing(KeyedOperator):
             )
 
     def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
-        variables = dict(self._handle.variables)
-        if self._time_mode != NO_TIME or not variables:
-            variables[TIMERS] = TIMER_VARIABLE
-        return {name: variable.shape(self._rows.keys) for name, variable in variables.items()}
+        has_time = self._time_mode != NO_TIME
+        return shapes_of(self._handle.variables, self._rows.keys, has_time=has_time)
 
     def task(self, settings: TaskSettings) -> Task:
         return self._task(settings, self._rows)

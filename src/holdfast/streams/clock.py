@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.errors import InvalidArgument
 from holdfast.streams.groups import Late
 
 NO_TIME, PROCESSING_TIME, EVENT_TIME = "none", "processingtime", "eventtime"
 TIME_MODES = (NO_TIME, PROCESSING_TIME, EVENT_TIME)
 NO_MOMENT = -1
+
+
+def checked_time_mode(time_mode: str) -> str:
+    """A time mode in the form we use; refused where there is no such."""
+    mode = time_mode.lower()
+    if mode not in TIME_MODES:
+        raise InvalidArgument(
+            f"The time mode is one of None, ProcessingTime, EventTime, not {time_mode!r}."
+        )
+    return mode
 
 
 @dataclass(frozen=True, slots=True)

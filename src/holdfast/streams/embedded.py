@@ -57,12 +57,7 @@ class Embedded:
         name = f"embedded-{uuid4().hex}"
         task, stores = self._moved(f"memory://{name}")
         try:
-            shapes = {
-                each.name: StoreShape.of(
-                    each.key_schema, each.value_schema, each.key_index, each.prefix
-                )
-                for each in stores
-            }
+            shapes = {each.name: each.shape for each in stores}
             versions = VersionLog(MemoryStorage.named(name), Runtime.system())
             versions.publish(empty_state(shapes, 1), 1, None)
             schema = first.schema.serialize().to_pybytes()

@@ -165,7 +165,7 @@ class _Run:
             self._next_ms = moment if self._next_ms is None else min(self._next_ms, moment)
 
     def _begin(self, keys: pa.Table) -> None:
-        self._cursor.keys, self._cursor.count = keys, keys.num_rows
+        self._cursor.keys = keys
         self._held.begin()
 
     def _tuples(self, keys: pa.Table) -> Iterator[tuple[Any, ...]]:

@@ -304,9 +304,15 @@ class _Run:
             some = slice(start, start + _KEYS_AT_A_TIME)
             begin = int(firsts[some][0])
             picked = order[begin : begin + int(sizes[some].sum())]
-            keys = due.select(names).take(pa.array(order[firsts[some]]))
+            keys = self._hashed(due.select(names).take(pa.array(order[firsts[some]])))
             owners = np.repeat(np.arange(len(firsts[some])), sizes[some])
             yield from self._fire_some(keys, owners.tolist(), moments[picked].tolist())
+
+    def _hashed(self, keys: pa.Table) -> pa.Table:
+        """Grouping keys with their hashes, as input brings them."""
+        hasher = self._task.stores[TIMERS].shape.prefix_shape.hasher
+        columns = [column.combine_chunks() for column in keys.columns]
+        return keys.append_column(HASH, pa.array(hasher.hash_columns(columns)))
 
     def _fire_some(self, keys: pa.Table, owners: list[int], moments: list[int]) -> Iterator[Any]:
         task, timers = self._task, self._timers
@@ -337,7 +343,7 @@ class _Run:
         return list(self._task.store.key_schema.names[: len(self._task.keys)])
 
     def _begin(self, keys: pa.Table) -> None:
-        self._cursor.keys, self._cursor.count = keys, keys.num_rows
+        self._cursor.keys = keys
         self._cursor.expires_from = self._task.clock.now_ms or 0
         for state in self._states:
             state.begin()

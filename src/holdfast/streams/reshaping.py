@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.backends.locations import open_storage
-from holdfast.engine.chain import StoreShape
 from holdfast.engine.commit import Prepared
 from holdfast.engine.reshaping import rewrite
 from holdfast.engine.rows import Rows
@@ -35,9 +34,8 @@ class Reshaping:
         manifest = VersionLog(storage, runtime).load(self.version)
         stored = manifest.operators[spec.operator].get(spec.name)
         names = () if stored is None else stored.value_schema.names
-        shape = StoreShape.of(spec.key_schema, spec.value_schema, spec.key_index, spec.prefix)
         return rewrite(
-            manifest, spec.operator, spec.name, partition, shape,
+            manifest, spec.operator, spec.name, partition, spec.shape,
             lambda rows: self._values(rows, names), storage, runtime, spec.conf,
         )  # fmt: skip
 

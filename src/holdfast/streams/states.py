@@ -36,7 +36,6 @@ class Cursor:
 
     def __init__(self, version: int) -> None:
         self.keys: pa.Table = pa.table({})
-        self.count = 0
         self.at = -1
         self.expires_from: int | None = 0
         self._next_position = version << 32
@@ -56,7 +55,6 @@ class StateVariable:
         self._variable = variable
         self._store = store
         self._cursor = cursor
-        self._spec = spec
         self._codec = RowCodec(variable.values)
         self._encode = _encoder(self._codec)
         self._names = spec.value_schema.names

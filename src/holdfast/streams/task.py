@@ -13,6 +13,7 @@ import pyarrow.ipc as ipc
 
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.conf import StateStoreConf
+from holdfast.engine.chain import StoreShape
 from holdfast.engine.commit import Prepared, Swap
 from holdfast.engine.hashing import partition_of
 from holdfast.engine.segment import HASH, index_numbers
@@ -43,6 +44,22 @@ class StoreSpec:
     run_id: str
     options: Mapping[str, str] = field(default_factory=dict)
     name: str = DEFAULT_STORE_NAME
+
+    @classmethod
+    def of(cls, shape: StoreShape, **where: Any) -> StoreSpec:
+        """The store of a shape; `where` are the other fields."""
+        return cls(
+            key_schema=shape.key_schema,
+            value_schema=shape.value_schema,
+            key_index=shape.key_index,
+            prefix=shape.prefix,
+            **where,
+        )
+
+    @property
+    def shape(self) -> StoreShape:
+        """What follows from its schemas."""
+        return StoreShape.of(self.key_schema, self.value_schema, self.key_index, self.prefix)
 
     @property
     def is_foreign(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -88,3 +88,16 @@ def new_variable(
     value_schema = parse_schema(values)
     value_schema.check_value()
     return Variable(name, kind, value_schema, key_schema, ttl_ms)
+
+
+def shapes_of(
+    variables: Mapping[str, Variable], grouping: Schema, *, has_time: bool
+) -> dict[str, StoreShape]:
+    """The stores of an operator: one a variable, and one of timers where it may have some.
+
+    An operator without any variable keeps that of timers, for it needs a store.
+    """
+    wanted = dict(variables)
+    if has_time or not wanted:
+        wanted[TIMERS] = TIMER_VARIABLE
+    return {name: variable.shape(grouping) for name, variable in wanted.items()}

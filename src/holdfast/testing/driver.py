@@ -21,6 +21,7 @@ import pyarrow as pa
 from holdfast.backends.locations import open_storage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
+from holdfast.engine.chain import StoreShape
 from holdfast.engine.committer import Committer
 from holdfast.engine.hashing import KeyHasher, partition_of
 from holdfast.engine.manifest import Manifest
@@ -29,14 +30,14 @@ from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
 from holdfast.errors import InvalidArgument
 from holdfast.inspection import read_state
-from holdfast.streams.clock import NO_TIME, TIME_MODES, Clock
+from holdfast.streams.clock import NO_TIME, Clock, checked_time_mode
 from holdfast.streams.embedded import empty_state
 from holdfast.streams.handle import QueryInfo, fresh, variables_of
 from holdfast.streams.outbox import Emitted, Outbox, OutboxReader
 from holdfast.streams.processing import InitialTask, ProcessorTask
 from holdfast.streams.rowwise import Rowwise
 from holdfast.streams.task import StoreSpec, Task, TaskResult
-from holdfast.streams.variables import TIMER_VARIABLE, TIMERS, Variable
+from holdfast.streams.variables import TIMER_VARIABLE, TIMERS, Variable, shapes_of
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import Row, RowCodec, Schema, StructType, parse_schema
 
@@ -75,11 +76,7 @@ class StateTestDriver:
         self._schema = parse_schema(schema)
         self._keys = [keys] if isinstance(keys, str) else list(keys)
         self._output = parse_schema(output)
-        self._mode = time_mode.lower()
-        if self._mode not in TIME_MODES:
-            raise InvalidArgument(
-                f"The time mode is one of None, ProcessingTime, EventTime, not {time_mode!r}."
-            )
+        self._mode = checked_time_mode(time_mode)
         self._watermark = watermark
         self._partitions = partitions
         self._zone = zone
@@ -189,11 +186,8 @@ class StateTestDriver:
         return Watermarks.from_json(self._base.watermark or Watermarks().json())
 
     @property
-    def _shapes(self) -> dict[str, Any]:
-        variables: dict[str, Variable] = dict(self._variables)
-        if self._mode != NO_TIME or not variables:
-            variables[TIMERS] = TIMER_VARIABLE
-        return {name: variable.shape(self._grouping) for name, variable in variables.items()}
+    def _shapes(self) -> dict[str, StoreShape]:
+        return shapes_of(self._variables, self._grouping, has_time=self._mode != NO_TIME)
 
     @property
     def _grouping(self) -> Schema:
@@ -262,14 +256,17 @@ class StateTestDriver:
 
     def _task(self, marks: Watermarks, columns: Schema) -> ProcessorTask:
         stores = {
-            name: StoreSpec(
-                root=self._root, operator=0, key_schema=shape.key_schema,
-                value_schema=shape.value_schema, key_index=shape.key_index, prefix=shape.prefix,
-                partitions=self._partitions, conf=StateStoreConf.empty, run_id=self._run_id,
+            name: StoreSpec.of(
+                shape,
+                root=self._root,
+                operator=0,
+                partitions=self._partitions,
+                conf=StateStoreConf.empty,
+                run_id=self._run_id,
                 name=name,
             )
             for name, shape in self._shapes.items()
-        }  # fmt: skip
+        }
         names = [f"c{number}" for number in range(len(columns))]
         known = dict(zip(columns.names, names, strict=True))
         timed = None if self._watermark is None else known.get(self._watermark[0])

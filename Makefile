@@ -16,7 +16,8 @@ export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
 .PHONY: help install java demo test test-services test-spark soak recordings lint format \
-        bench bench-store bench-stream bench-custom docs docs-generated dist constraints clean
+        bench bench-store bench-stream bench-custom bench-locality \
+        bench-databases docs docs-generated dist constraints clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' Makefile
@@ -38,8 +39,9 @@ demo: install ## Show store and streams at work: commit, crash, recover, read an
 test: install ## Run the tests that need no server
 	$(PYTEST) -m "not services and not soak" $(PARALLEL) $(ARGS)
 
+# They wait for servers most of the time; each of the two has its own.
 test-services: install ## Run the tests against real servers
-	$(PYTEST) -m services $(ARGS)
+	$(PYTEST) -m services --numprocesses 2 --dist loadfile $(ARGS)
 
 test-spark: java ## Run use cases and ten differential cases on another PySpark: VERSION=4.0.0
 	@test -n "$(VERSION)" || { echo "Say which PySpark: make test-spark VERSION=4.0.0" >&2; exit 1; }
@@ -61,7 +63,7 @@ format: $(STAMP) ## Rewrite the sources in house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: bench-store bench-stream bench-custom ## Run every benchmark
+bench: bench-store bench-stream bench-custom bench-locality bench-databases ## Run every benchmark
 
 bench-store: $(STAMP) ## Measure the store next to its peers; results go to benchmarks/results
 	$(PY) benchmarks/store.py $(ARGS)
@@ -71,6 +73,12 @@ bench-stream: install ## Measure managed state next to Spark's own; results go t
 
 bench-custom: install ## Measure custom state next to Spark's own; results go to benchmarks/results
 	$(PY) benchmarks/custom.py $(ARGS)
+
+bench-locality: install ## Count the tasks that run where their state is; results go to benchmarks/results
+	$(PY) benchmarks/locality.py $(ARGS)
+
+bench-databases: install ## Measure roots and views in Cassandra and DynamoDB; results go to benchmarks/results
+	$(PY) benchmarks/databases.py $(ARGS)
 
 docs: $(STAMP) ## Build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

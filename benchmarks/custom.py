@@ -1,6 +1,6 @@
 """Custom state next to Spark's own: the same processor class through each, in one run.
 
-    python benchmarks/custom.py [--small] [--only rows|few|arrow|collections|timers]
+    python benchmarks/custom.py [--small] [--only rows,few,pandas,collections,timers,memory]
 
 Spark's own runs on RocksDB with changelog checkpointing; batches are fed a file at a time, as in
 `stream.py`. Spark takes minutes for a large batch, so few of them are measured.
@@ -8,25 +8,26 @@ Spark's own runs on RocksDB with changelog checkpointing; batches are fed a file
 
 from __future__ import annotations
 
-import argparse
-import os
-import shutil
+import resource
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import cloudpickle
-from pyspark.sql import Row
+from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
+import bytewax_flow
 from harness import Report
-from stream import MILLION, OURS, ROCKS, Bench, session
+from stream import MILLION, OURS, ROCKS, Bench, Contender, Workloads, run_bench
 
 OUTPUT = "user long, total long, n long"
+HELD = "total long, n long"
+_FAR_MS = 24 * 60 * 60_000
 Feed = list[Path]
 
 
@@ -34,7 +35,7 @@ class Totals(StatefulProcessor):
     """A running total and count in one value."""
 
     def init(self, handle: Any) -> None:
-        self.state = handle.getValueState("state", "total long, n long")
+        self.state = handle.getValueState("state", HELD)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         held = self.state.get()
@@ -44,6 +45,44 @@ class Totals(StatefulProcessor):
             n += 1
         self.state.update((total, n))
         yield Row(user=key[0], total=total, n=n)
+
+
+class Watched(Totals):
+    """Notes the most memory its process ever had when it is closed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def close(self) -> None:
+        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self._folder.mkdir(exist_ok=True)
+        (self._folder / f"{kilobytes}").touch()
+
+
+class PandasTotals(StatefulProcessor):
+    """What Totals does, for DataFrames."""
+
+    def init(self, handle: Any) -> None:
+        self.state = handle.getValueState("state", HELD)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        held = self.state.get()
+        total, n = held if held is not None else (0, 0)
+        for frame in rows:
+            total += int(frame["v"].sum())
+            n += len(frame)
+        self.state.update((total, n))
+        yield pd.DataFrame({"user": [key[0]], "total": [total], "n": [n]})
+
+
+def by_group(key: Any, frames: Iterator[Any], state: Any) -> Iterator[Any]:
+    """What Totals does, as a function with a GroupState."""
+    total, n = state.getOption or (0, 0)
+    for frame in frames:
+        total += int(frame["v"].sum())
+        n += len(frame)
+    state.update((total, n))
+    yield pd.DataFrame({"user": [key[0]], "total": [total], "n": [n]})
 
 
 class Collections(StatefulProcessor):
@@ -65,7 +104,7 @@ class Collections(StatefulProcessor):
 
 
 class Timers(StatefulProcessor):
-    """A timer for each row, minutes after it; counts those that fire."""
+    """A timer for each row, of a tenth of the keys soon; counts those that fire."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle
@@ -74,7 +113,7 @@ class Timers(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         for row in rows:
             at = int(row.ts.timestamp() * 1000)
-            self.handle.registerTimer(at + (key[0] % 10 + 1) * 60_000)
+            self.handle.registerTimer(at + (60_000 if key[0] % 10 == 0 else _FAR_MS))
         return iter([])
 
     def handleExpiredTimer(
@@ -94,7 +133,7 @@ def add(keys: pa.Table, rows: pa.Table, state: pa.Table, times: Any) -> tuple[pa
     return pa.table({"total": total, "n": n}), output
 
 
-def by_rows(processor: type[StatefulProcessor], mode: str = "None") -> Callable[[Any], Any]:
+def by_rows(processor: Callable[[], StatefulProcessor], mode: str = "None") -> Callable[[Any], Any]:
     """A pipeline of one processor of rows."""
 
     def pipeline(frame: Any) -> Any:
@@ -106,8 +145,20 @@ def by_rows(processor: type[StatefulProcessor], mode: str = "None") -> Callable[
 
 def by_arrow(frame: Any) -> Any:
     """The same totals by tables."""
-    return frame.groupBy("user").transformWithStateInArrow(
-        add, OUTPUT, "total long, n long", "Update"
+    return frame.groupBy("user").transformWithStateInArrow(add, OUTPUT, HELD, "Update")
+
+
+def by_pandas(frame: Any) -> Any:
+    """The same totals by DataFrames."""
+    return frame.groupBy("user").transformWithStateInPandas(
+        PandasTotals(), OUTPUT, "Update", "None"
+    )
+
+
+def by_group_state(frame: Any) -> Any:
+    """The same totals by a function with a GroupState."""
+    return frame.groupBy("user").applyInPandasWithState(
+        by_group, OUTPUT, HELD, "update", "NoTimeout"
     )
 
 
@@ -115,7 +166,7 @@ class CustomBench(Bench):
     """The workloads of custom state."""
 
     def rows(self) -> None:
-        """A running total of many keys, by rows, and by tables."""
+        """A running total of many keys, by rows, and by tables; Bytewax on the same work."""
         rows = MILLION // self._scale
         files = self._files("rows", rows, 2 * rows, 3)
         title = f"{rows:,} rows of {2 * rows:,} keys"
@@ -126,6 +177,13 @@ class CustomBench(Bench):
         self._report.add("rows: faster than Spark", slow / ours[OURS].median, "times", at_least=25)
         ratio = slow / tables[OURS].median
         self._report.add("tables: faster than Spark's rows", ratio, "times", at_least=60)
+        self._bytewax(rows, files, ours[OURS].median)
+
+    def _bytewax(self, rows: int, files: Feed, seconds: float) -> None:
+        took = bytewax_flow.seconds(files, self._folder / "bytewax") / len(files)
+        self._report.add(f"{rows:,} rows: Bytewax, two workers", took, "s")
+        ratio = took / seconds
+        self._report.add("rows: faster than Bytewax", ratio, "times", at_least=2.5)
 
     def few(self) -> None:
         """The same with a tenth of the keys."""
@@ -134,58 +192,90 @@ class CustomBench(Bench):
         title = f"{rows:,} rows of {2 * rows:,} keys"
         self._compare(title, by_rows(Totals), files, "few rows: faster than Spark", 12)
 
+    def pandas(self) -> None:
+        """The same by DataFrames: as a processor, and as a function with a GroupState."""
+        rows = MILLION // 10 // self._scale
+        files = self._files("pandas", rows, 2 * rows, 4)
+        for title, pipeline, bar in (
+            ("by DataFrames", by_pandas, 8),
+            ("by a GroupState", by_group_state, 5),
+        ):
+            name = f"{title}: faster than Spark"
+            self._compare(f"{rows:,} rows {title}", pipeline, files, name, bar)
+
+    def memory(self) -> None:
+        """A large batch of one partition."""
+        rows = 5 * MILLION // self._scale
+        files = self._files("memory", rows, rows // 2, 2)
+        noted = self._folder / "noted"
+        pipeline = by_rows(lambda: Watched(noted))
+        one = {"spark.sql.shuffle.partitions": "1"}
+        contender = Contender(OURS, self._spark, self._folder / "memory", pipeline, one)
+        contender.start()
+        for file in files:
+            contender.feed(file)
+        contender.stop()
+        self._report.add(f"{rows:,} rows in one partition", contender.times[-1], "s")
+        most = max(int(path.name) for path in noted.iterdir()) * 1024 / 10**6
+        self._report.add("most memory of its worker", most, "MB", at_most=1_000)
+
     def collections(self) -> None:
         """Appends to lists and updates of maps."""
-        rows = 50_000 // self._scale
-        files = self._files("collections", rows, 2 * rows, 3)
+        rows = 200_000 // self._scale
+        files = self._files("collections", rows, 2 * rows, 4)
         title = f"lists and maps, {rows:,} rows"
         self._compare(title, by_rows(Collections), files, "lists and maps: faster than Spark", 20)
 
     def timers(self) -> None:
-        """Many timers registered, a tenth of them firing in each batch."""
+        """Many timers registered in each batch, and a tenth as many firing.
+
+        Without batches of no data, in which they would fire beside the clock.
+        """
         rows = 100_000 // self._scale
-        files = self._files("timers", rows // 10, rows, 6, preload=rows)
-        title = f"timers, {rows:,} registered"
+        files = self._files("timers", rows, rows, 5)
+        title = f"timers, {rows:,} registered and {rows // 10:,} firing a batch"
         pipeline = by_rows(Timers, "EventTime")
-        self._compare(title, pipeline, files, "timers: faster than Spark", 20, warm=3)
+        name = "timers: faster than Spark"
+        settings = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
+        self._compare(title, pipeline, files, name, 20, warm=2, settings=settings)
 
     def _compare(
-        self, title: str, pipeline: Any, files: Feed, name: str, bar: float, warm: int = 1
+        self,
+        title: str,
+        pipeline: Any,
+        files: Feed,
+        name: str,
+        bar: float,
+        warm: int = 1,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
-        found = self.workload(title, [ROCKS, OURS], pipeline, files, warm=warm)
-        ratio = found[ROCKS].median / found[OURS].median
-        self._report.add(name, ratio, "times", at_least=bar)
+        """Spark's own does as few batches as give a figure: it takes long."""
+        few = files[: warm + 1]
+        native = self.workload(title, [ROCKS], pipeline, few, warm, settings)[ROCKS]
+        ours = self.workload(title, [OURS], pipeline, files, warm, settings)[OURS]
+        self._report.add(name, native.median / ours.median, "times", at_least=bar)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="a tenth of everything")
-    parser.add_argument("--only", help="one workload: rows, few, collections or timers")
-    options = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Workers cannot import a script's own modules.
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    report = Report("Custom state: the same processor on Holdfast and on Spark's own, in one run")
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
-    spark = session()
-    bench = CustomBench(spark, folder, 10 if options.small else 1, report)
-    workloads = {
+def _workloads(
+    spark: SparkSession, folder: Path, scale: int, report: Report
+) -> tuple[Bench, Workloads]:
+    bench = CustomBench(spark, folder, scale, report)
+    return bench, {
         "rows": bench.rows,
         "few": bench.few,
+        "pandas": bench.pandas,
         "collections": bench.collections,
         "timers": bench.timers,
+        "memory": bench.memory,
     }
-    try:
-        for name, run in workloads.items():
-            if options.only in (None, name):
-                run()
-    finally:
-        spark.stop()
-        shutil.rmtree(folder, ignore_errors=True)
-    if options.only is None:
-        report.write("custom-small" if options.small else "custom")
-    sys.exit(0 if report.all_hold else 1)
 
 
 if __name__ == "__main__":
-    main()
+    # Workers cannot import a script's own modules.
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    run_bench(
+        __doc__,
+        "Custom state: the same processor on Holdfast and on Spark's own, in one run",
+        "custom",
+        _workloads,
+    )

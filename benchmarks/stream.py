@@ -1,6 +1,6 @@
 """Managed state next to Spark's own: the same batches through each, in turn, in one run.
 
-    python benchmarks/stream.py [--small]
+    python benchmarks/stream.py [--small] [--only many,few,sliding,small]
 
 Every contender is a running query that is fed one file at a time; the time of a batch is the
 `triggerExecution` Spark itself reports for it, its output delivered to noop. Medians of steady
@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ class Contender:
     spark: SparkSession
     folder: Path
     pipeline: Pipeline
+    settings: Mapping[str, str] = field(default_factory=dict)
     query: Any = None
     times: list[float] = field(default_factory=list)
 
@@ -68,6 +69,8 @@ class Contender:
         """Start the query, or start it again on its checkpoint."""
         (self.folder / "in").mkdir(parents=True, exist_ok=True)
         session = self.spark.newSession()
+        for setting, value in self.settings.items():
+            session.conf.set(setting, value)
         kind = self.name.removeprefix("Spark, ")
         if kind in _PROVIDERS:
             session.conf.set("spark.sql.streaming.stateStore.providerClass", _PROVIDERS[kind])
@@ -139,14 +142,25 @@ class Bench:
         self._scale = scale
         self._report = report
         self._rng = np.random.default_rng(7)
-        self.charts: list[tuple[str, dict[str, float]]] = []
+        self.charts: dict[str, dict[str, float]] = {}
 
     def workload(
-        self, title: str, names: list[str], pipeline: Pipeline, files: list[Path], warm: int
+        self,
+        title: str,
+        names: list[str],
+        pipeline: Pipeline,
+        files: list[Path],
+        warm: int,
+        settings: Mapping[str, str] | None = None,
     ) -> dict[str, Contender]:
         """Feed every file to every contender in turn; the first `warm` do not count."""
         place = self._folder / title.replace(" ", "-").replace(",", "")
-        found = {n: Contender(n, self._spark, place / n.replace(" ", "-"), pipeline) for n in names}
+        found = {
+            name: Contender(
+                name, self._spark, place / name.replace(" ", "-"), pipeline, settings or {}
+            )
+            for name in names
+        }
         for contender in found.values():
             contender.start()
         for number, file in enumerate(files):
@@ -157,7 +171,7 @@ class Bench:
         for contender in found.values():
             contender.stop()
             self._report.add(f"{title}: {contender.name}", contender.median, "s")
-        self.charts.append((title, {n: c.median for n, c in found.items()}))
+        self.charts.setdefault(title, {}).update({n: c.median for n, c in found.items()})
         return found
 
     def _files(self, stem: str, rows: int, users: int, count: int, preload: int = 0) -> list[Path]:
@@ -241,36 +255,58 @@ def session() -> SparkSession:
     return builder.getOrCreate()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+Workloads = dict[str, Callable[[], None]]
+
+
+def run_bench(
+    description: str | None,
+    title: str,
+    stem: str,
+    make: Callable[[SparkSession, Path, int, Report], tuple[Bench, Workloads]],
+) -> None:
+    """The frame of a benchmark: its options, a session, its workloads, a page and a chart."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--small", action="store_true", help="a tenth of everything")
-    parser.add_argument("--only", help="one workload: many, few, sliding or small")
+    parser.add_argument("--only", help="workloads by name, with commas between them")
     options = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    report = Report("Managed state: Holdfast and Spark's own in one run, medians of steady batches")
+    report = Report(title)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
     spark = session()
-    bench = Bench(spark, folder, 10 if options.small else 1, report)
-    workloads = {
+    bench, workloads = make(spark, folder, 10 if options.small else 1, report)
+    wanted = options.only.split(",") if options.only else list(workloads)
+    if not set(wanted) <= set(workloads):
+        parser.error(f"--only takes {', '.join(workloads)}")
+    try:
+        for name in wanted:
+            workloads[name]()
+    finally:
+        spark.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    if options.only is None:
+        stem = f"{stem}-small" if options.small else stem
+        report.write(stem)
+        chart = bars("Seconds of a steady batch", list(bench.charts.items()))
+        (RESULTS / f"{stem}.svg").write_text(chart)
+    sys.exit(0 if report.all_hold else 1)
+
+
+def _workloads(
+    spark: SparkSession, folder: Path, scale: int, report: Report
+) -> tuple[Bench, Workloads]:
+    bench = Bench(spark, folder, scale, report)
+    return bench, {
         "many": bench.many_users,
         "few": bench.few_users,
         "sliding": bench.sliding_windows,
         "small": bench.small_batches,
     }
-    try:
-        for name, run in workloads.items():
-            if options.only in (None, name):
-                run()
-    finally:
-        spark.stop()
-        shutil.rmtree(folder, ignore_errors=True)
-    if options.only is None:
-        stem = "stream-small" if options.small else "stream"
-        report.write(stem)
-        chart = bars("Seconds of a steady batch", bench.charts)
-        (RESULTS / f"{stem}.svg").write_text(chart)
-    sys.exit(0 if report.all_hold else 1)
 
 
 if __name__ == "__main__":
-    main()
+    run_bench(
+        __doc__,
+        "Managed state: Holdfast and Spark's own in one run, medians of steady batches",
+        "stream",
+        _workloads,
+    )

@@ -23,7 +23,7 @@ ROWS_PER_SECOND = 90_000
 
 
 def checkpoint_exercise(
-    spark: SparkSession, checkpoint: Path, folder: Path | None = None
+    spark: SparkSession, checkpoint: Path | str, folder: Path | str | None = None
 ) -> StreamingQuery:
     """Start the query. It has no stateful operator, so what runs is a plain query of Spark's."""
     df = (
@@ -62,7 +62,7 @@ def main() -> None:
         .getOrCreate()
     )
     if len(sys.argv) > 1:
-        places = [Path(argument) for argument in sys.argv[1:3]]
+        places = sys.argv[1:3]
         checkpoint_exercise(spark, *places).awaitTermination()
     else:
         with tempfile.TemporaryDirectory(prefix="holdfast-") as place:

@@ -1,9 +1,10 @@
 """What each user has spent so far, by state logic of one's own, without bound.
 
-    python examples/shopping_totals.py
+    python examples/shopping_totals.py [VIEW]
 
 The processor is PySpark's own StatefulProcessor. Its state lives in the Python worker, and is a
-table that anyone can read after each transaction, without Spark.
+table that anyone can read after each transaction, without Spark. VIEW is a table in Cassandra or
+DynamoDB that shows it to other services: cassandra://host:port/keyspace/table, for instance.
 """
 
 from __future__ import annotations
@@ -58,16 +59,18 @@ def stored(checkpoint: Path) -> str:
     return ", ".join(f"{row['user']} {row['total']}" for row in rows)
 
 
-def run(spark: SparkSession, place: Path) -> None:
+def run(spark: SparkSession, place: Path, view: str | None = None) -> None:
     incoming, checkpoint = place / "transactions", place / "checkpoint"
     incoming.mkdir(parents=True)
-    query = (
+    writer = (
         totals(spark.readStream.schema(SCHEMA).json(str(incoming)))
         .writeStream.outputMode("update")
         .format("noop")
         .option("checkpointLocation", str(checkpoint))
-        .start()
     )
+    if view is not None:
+        writer = writer.option("view", view)
+    query = writer.start()
     for number, transaction in enumerate(TRANSACTIONS):
         print(f"{transaction['user']} spends {transaction['shopping']}")
         unfinished = incoming / f".{number}"
@@ -88,7 +91,7 @@ def main() -> None:
         .getOrCreate()
     )
     with tempfile.TemporaryDirectory(prefix="holdfast-") as place:
-        run(spark, Path(place))
+        run(spark, Path(place), *sys.argv[1:2])
     spark.stop()
 
 

@@ -37,8 +37,11 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
         "spark.driver.host": "127.0.0.1",
         "spark.log.level": "ERROR",
     }
-    if any(item.get_closest_marker("services") for item in request.session.items):
+    if any(item.path.parent.name == "services" for item in request.session.items):
         settings["spark.jars"] = ",".join(map(str, connector_jars()))
+        # Spark's own client waits for a NameNode, too, and gives up none of its calls meanwhile.
+        settings["spark.hadoop.dfs.client.retry.policy.enabled"] = "true"
+        settings["spark.hadoop.dfs.client.retry.policy.spec"] = "1000,60"
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

@@ -11,12 +11,18 @@ _PARTS = {
     "tests/engine": "store",
     "tests/recovery": "store",
     "tests/spark": "streams",
-    "tests/services": "kills",
+    "tests/spark/test_custom_differential.py": "custom",
+    "tests/services/test_exactly_once.py": "kills",
+    "tests/services/test_cluster_kills.py": "cluster",
+    "tests/services/test_view_kills.py": "views",
 }
 _TITLES = {
     "store": "The store under long random use",
     "streams": "Managed state against Spark's own streaming",
+    "custom": "Custom state against Spark's own transformWithState and applyInPandasWithState",
     "kills": "Streams whose driver is killed",
+    "cluster": "Streams on a cluster whose processes and servers are killed",
+    "views": "Views whose stream and whose database are killed",
 }
 
 
@@ -31,7 +37,7 @@ class SoakReport:
         if report.when != "call" or "soak" not in report.keywords:
             return
         file, _, test = report.nodeid.partition("::")
-        part = _PARTS.get(file.rpartition("/")[0])
+        part = _PARTS.get(file) or _PARTS.get(file.rpartition("/")[0])
         if part is None:
             return
         name = test.replace("_", " ").removeprefix("test ")

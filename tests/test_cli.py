@@ -25,7 +25,7 @@ from holdfast.cli.console import clean, size_text, spans
 from holdfast.cli.exits import Exit
 from holdfast.errors import CONDITIONS, HoldfastError, InvalidArgument, Unavailable
 
-COMMANDS = ("ls", "show", "history", "get", "scan", "diff", "verify", "doctor")
+COMMANDS = ("ls", "show", "history", "get", "scan", "diff", "verify", "copy", "doctor")
 
 
 @pytest.fixture

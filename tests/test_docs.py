@@ -139,6 +139,20 @@ def test_guide_examples_give_what_their_comments_say(
     assert duckdb.sql("select sum(total) from state").fetchall() == [(1100,)]
 
 
+@pytest.mark.spark
+def test_examples_of_processors_run_as_printed(spark: Any, tmp_path: Path) -> None:
+    from holdfast.testing import StateTestDriver
+
+    columns = "user string, shopping long"
+    names: dict[str, Any] = {
+        "transactions": spark.readStream.schema(columns).json(str(tmp_path)),
+    }
+    for block in python_blocks(ROOT / "docs" / "processors.md"):
+        exec(compile(block, "processors.md", "exec"), names)  # noqa: S102
+    assert names["totals"].columns == ["user", "total"]
+    names["test_a_total_grows"](StateTestDriver)
+
+
 def sessions(page: Path) -> list[tuple[list[str], list[str]]]:
     """The `$ holdfast …` commands of a page, each with the lines it is said to print."""
     found: list[tuple[list[str], list[str]]] = []

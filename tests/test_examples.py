@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # The others have a test of their own below.
 OWN = {
     "continuous_profit", "weekly_spending", "checkpointing", "demo", "shopping_totals",
-    "weekly_purchases", "fraud_detection",
+    "weekly_purchases", "fraud_detection", "totals_service",
 }  # fmt: skip
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem not in OWN)
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))

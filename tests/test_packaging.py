@@ -72,7 +72,7 @@ def test_empty_environment_gets_the_core_and_no_spark(installed: Path) -> None:
     listing = run(installed / "pip", "list", "--format", "freeze")
     names = {line.partition("==")[0].lower() for line in listing.splitlines()}
     assert names >= CORE | {"holdfast"}
-    assert not names & {"pyspark", "pandas", "duckdb", "boto3", "cassandra-driver", "s3fs"}
+    assert not names & {"pyspark", "pandas", "duckdb", "boto3", "cassandra-driver", "hdfs-native"}
 
 
 def test_package_imports_without_extras(installed: Path, tmp_path: Path) -> None:

@@ -182,11 +182,23 @@ def test_third_party_warnings_are_excepted_one_by_one() -> None:
 def test_importing_holdfast_loads_no_optional_package() -> None:
     script = (
         "import sys, holdfast\n"
-        "heavy = {'pyspark', 'pandas', 'duckdb', 's3fs', 'boto3', 'cassandra', 'starlette'}\n"
+        "heavy = {'pyspark', 'pandas', 'duckdb', 'hdfs_native', 'boto3', 'cassandra',"
+        " 'starlette'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def test_private_parts_of_pyspark_are_touched_by_five_modules() -> None:
+    private = re.compile(r"\._(?:jdf|jvm|jc|jsc|jsq|jgd|jsparkSession)\b")
+    touching = {
+        str(path.relative_to(ROOT / "src" / "holdfast"))
+        for path in (ROOT / "src").rglob("*.py")
+        if private.search(path.read_text())
+    }
+    known = ("analysis", "hadoop", "jvm", "located_java", "tables")
+    assert touching == {f"spark/{name}.py" for name in known}
 
 
 def test_windows_is_refused_by_name() -> None:

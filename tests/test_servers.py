@@ -13,7 +13,7 @@ from urllib.request import urlopen
 import pytest
 
 from processes import is_alive
-from servers import Server, ServerError
+from servers import Minio, Server, ServerError
 from servers.base import LOOPBACK, free_ports
 from servers.fetching import Artifact, cached
 
@@ -198,6 +198,11 @@ def test_what_an_artifact_leaves_out_is_in_its_pom_entry() -> None:
     assert "<exclusion><groupId>org.c</groupId><artifactId>*</artifactId></exclusion>" in entry
 
 
+def test_a_bill_of_materials_is_imported_by_its_pom_entry() -> None:
+    entry = Artifact("org.a:bom:1.0").xml(("type", "pom"), ("scope", "import"))
+    assert "<version>1.0</version><type>pom</type><scope>import</scope>" in entry
+
+
 def ensure_maven(path: Path) -> subprocess.CompletedProcess[str]:
     script = ["/bin/sh", str(ROOT / "dev" / "ensure_maven")]
     return subprocess.run(script, env={"PATH": str(path)}, capture_output=True, text=True)
@@ -226,9 +231,18 @@ def test_maven_is_installed_on_debian_as_root_and_named_in_one_line_to_others(
     assert ensure_maven(tmp_path).returncode == done.returncode
 
 
+def test_minio_without_go_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
+    monkeypatch.setattr("servers.minio.shutil.which", lambda name, path=None: None)
+    with pytest.raises(ServerError, match="install Go"):
+        Minio(tmp_path / "data").start()
+
+
 def test_serve_says_what_it_can_serve() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "dev" / "serve.py"), "nothing"], capture_output=True, text=True
     )
     assert done.returncode == 2
-    assert "Servers: kafka" in done.stderr
+    assert "Servers: kafka, hdfs, minio, cassandra, dynamodb" in done.stderr

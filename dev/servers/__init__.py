@@ -10,7 +10,21 @@ same data and the same ports when it is started again.
 from __future__ import annotations
 
 from servers.base import Server, ServerError
+from servers.cassandra import Cassandra
+from servers.dynamodb import DynamoDb
+from servers.hdfs import Hdfs
 from servers.kafka import Kafka, connector_jars
+from servers.minio import Minio
 from servers.spark import SparkCluster
 
-__all__ = ["Kafka", "Server", "ServerError", "SparkCluster", "connector_jars"]
+__all__ = [
+    "Cassandra",
+    "DynamoDb",
+    "Hdfs",
+    "Kafka",
+    "Minio",
+    "Server",
+    "ServerError",
+    "SparkCluster",
+    "connector_jars",
+]

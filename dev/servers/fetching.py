@@ -30,26 +30,42 @@ class Artifact:
     coordinates: str
     without: tuple[str, ...] = ()
 
-    def xml(self) -> str:
-        """The artifact as a dependency in a POM."""
+    def xml(self, *more: tuple[str, str]) -> str:
+        """The artifact as a dependency in a POM, with tags besides its coordinates."""
         parts = zip(("groupId", "artifactId", "version"), self.coordinates.split(":"), strict=True)
         left_out = "".join(
             f"<exclusion>{_tag('groupId', group)}{_tag('artifactId', name)}</exclusion>"
             for group, _, name in (each.partition(":") for each in self.without)
         )
-        inside = "".join(_tag(*part) for part in parts) + f"<exclusions>{left_out}</exclusions>"
+        inside = "".join(_tag(*part) for part in (*parts, *more))
+        inside += f"<exclusions>{left_out}</exclusions>"
         return f"<dependency>{inside}</dependency>"
 
 
-def fetch_jars(name: str, *artifacts: Artifact) -> list[Path]:
-    """The jars of `artifacts` and of all they need, from the cache or by Maven."""
-    pom = (
-        "<project><modelVersion>4.0.0</modelVersion><groupId>holdfast</groupId>"
-        f"{_tag('artifactId', name)}<version>1</version>"
-        f"<dependencies>{''.join(each.xml() for each in artifacts)}</dependencies></project>"
-    )
+def fetch_jars(name: str, *artifacts: Artifact, versions_of: Artifact | None = None) -> list[Path]:
+    """The jars of `artifacts` and of all they need, from the cache or by Maven.
+
+    Libraries that belong to them and are no jars are beside them. What the bill of materials
+    `versions_of` lists is taken in the versions it names.
+    """
+    pom = _pom(name, artifacts, versions_of)
     folder = cached(name, pom, lambda unfinished: _run_maven(name, pom, unfinished))
     return sorted(folder.glob("*.jar"))
+
+
+def _pom(name: str, artifacts: tuple[Artifact, ...], versions_of: Artifact | None) -> str:
+    needed = "".join(each.xml() for each in artifacts)
+    managed = ""
+    if versions_of is not None:
+        bill = versions_of.xml(("type", "pom"), ("scope", "import"))
+        managed = (
+            f"<dependencyManagement><dependencies>{bill}</dependencies></dependencyManagement>"
+        )
+    return (
+        "<project><modelVersion>4.0.0</modelVersion><groupId>holdfast</groupId>"
+        f"{_tag('artifactId', name)}<version>1</version>"
+        f"{managed}<dependencies>{needed}</dependencies></project>"
+    )
 
 
 def cached(name: str, recipe: str, make: Callable[[Path], None]) -> Path:
@@ -63,7 +79,7 @@ def cached(name: str, recipe: str, make: Callable[[Path], None]) -> Path:
     if folder.is_dir():
         return folder
     cache.mkdir(parents=True, exist_ok=True)
-    with _alone(cache / "lock"):
+    with _alone(cache / f"{name}.lock"):
         if not folder.is_dir():
             unfinished = cache / f".{folder.name}"
             shutil.rmtree(unfinished, ignore_errors=True)

@@ -15,6 +15,11 @@ log = logging.getLogger(__name__)
 
 STATE_STORE_PREFIX = "spark.sql.streaming.stateStore."
 HOLDFAST_PREFIX = "spark.holdfast."
+VIEW_PREFIX = HOLDFAST_PREFIX + "view."
+_REACHING_PREFIXES = (
+    *(f"{HOLDFAST_PREFIX}{scheme}." for scheme in ("cassandra", "dynamodb")), VIEW_PREFIX
+)  # fmt: skip
+"""What settings start with that say how a database is reached; they are no settings of a store."""
 _IGNORED_TOLD: set[str] = set()
 
 _SECOND = 1_000
@@ -101,6 +106,7 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
 }
 
 BESIDE_CHECKPOINT = "checkpoint"
+AUTOMATIC = "auto"
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -148,9 +154,27 @@ SETTINGS: tuple[Setting, ...] = (
         "Segments in a chain at which a commit merges before it goes on.", at_least=2,
     ),
     Setting(
+        "snapshot_lag", HOLDFAST_PREFIX + "snapshotLag", "integer", 1000,
+        "Versions after which a changed partition gets a snapshot although the deltas since the "
+        "last one weigh little; 0 for never.", at_least=0,
+    ),
+    Setting(
         "state_location", HOLDFAST_PREFIX + "stateLocation", "text", BESIDE_CHECKPOINT,
         "Where a query keeps its state; `checkpoint` is the folder `holdfast` of its checkpoint. "
         "Each query needs a place of its own; the writer option `stateLocation` goes first.",
+    ),
+    Setting(
+        "cache_location", HOLDFAST_PREFIX + "cache.location", "text", AUTOMATIC,
+        "Local folder for copies of blobs of remote roots; `auto` is the first of "
+        "SPARK_LOCAL_DIRS, or else the temporary folder.",
+    ),
+    Setting(
+        "cache_size_bytes", HOLDFAST_PREFIX + "cache.size", "size", 4 << 30,
+        "Bytes those copies may take in one such folder; 0 keeps none.", at_least=0,
+    ),
+    Setting(
+        "retry_timeout_ms", HOLDFAST_PREFIX + "retryTimeout", "duration", 60_000,
+        "Time for which a remote root that does not answer is asked again.", at_least=0,
     ),
     Setting(
         "progress", HOLDFAST_PREFIX + "progress", "boolean", True,
@@ -160,6 +184,11 @@ SETTINGS: tuple[Setting, ...] = (
         "metrics_port", HOLDFAST_PREFIX + "metrics.port", "integer", -1,
         "Port on 127.0.0.1 that serves a query's figures to Prometheus; 0 for any that is free, "
         "-1 for none.", at_least=-1,
+    ),
+    Setting(
+        "locality", HOLDFAST_PREFIX + "locality", "text", "on",
+        "Whether a query's tasks prefer the executors that hold their state.",
+        one_of=("on", "off"),
     ),
 )  # fmt: skip
 _BY_SPARK_NAME = {setting.spark_name: setting for setting in SETTINGS}
@@ -183,9 +212,14 @@ class StateStoreConf:
     grace_period_ms: int = 600_000
     merge_fanout: int = 4
     max_segments: int = 24
+    snapshot_lag: int = 1000
     state_location: str = BESIDE_CHECKPOINT
+    cache_location: str = AUTOMATIC
+    cache_size_bytes: int = 4 << 30
+    retry_timeout_ms: int = 60_000
     progress: bool = True
     metrics_port: int = -1
+    locality: str = "on"
     confs: Mapping[str, str] = field(default_factory=dict)
 
     empty: ClassVar[StateStoreConf]
@@ -212,7 +246,8 @@ class StateStoreConf:
 
         Takes a mapping, a SparkConf or a session's `spark.conf`. Keys of Spark's own state store
         that mean nothing here (a JVM providerClass, `rocksdb.*`) are kept in `confs` and named
-        once in the log; an unknown `spark.holdfast.*` key is refused.
+        once in the log. An unknown `spark.holdfast.*` key is refused; those that say how a database
+        is reached belong to its root.
         """
         entries = _entries(conf)
         known: dict[str, Any] = {}
@@ -220,6 +255,8 @@ class StateStoreConf:
         for key, value in entries.items():
             if key in _BY_SPARK_NAME:
                 known[_BY_SPARK_NAME[key].name] = _BY_SPARK_NAME[key].parse(value)
+            elif key.startswith(_REACHING_PREFIXES):
+                continue
             elif key.startswith(HOLDFAST_PREFIX):
                 raise InvalidArgument(
                     f"Unknown setting {key!r}. Known: "

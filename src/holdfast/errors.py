@@ -70,11 +70,27 @@ CONDITIONS: dict[str, tuple[str, str]] = {
     ),
     "STATE_STORE_READ_ONLY": (
         "The root's scheme has no proven create-if-absent, so it can only be read.",
-        "Use a local root for writing, or copy the state to one.",
+        "Write to a local root, or to one on hdfs://, s3://, cassandra:// or dynamodb://.",
+    ),
+    "STATE_STORE_ACCESS_DENIED": (
+        "The storage refused: credentials are missing or wrong, or they lack a permission.",
+        "Set credentials that may do what the message says; trying again does not help.",
     ),
     "STATE_STORE_NOT_A_STORE": (
         "The folder holds no Holdfast state.",
         "Check the path; for a query it is `<checkpointLocation>/holdfast`.",
+    ),
+    "STATE_STORE_NOT_A_VIEW": (
+        "The table named for a view is not this state's: Holdfast did not make it, or for another.",
+        "Name another table, or drop that one if nobody needs it; the view makes and fills it.",
+    ),
+    "STATE_STORE_VIEW_ROW_TOO_LARGE": (
+        "A row is larger than an item of DynamoDB may be.",
+        "Keep less in the column that the message names, or put the view in Cassandra.",
+    ),
+    "STATE_STORE_UNFINISHED_COPY": (
+        "The root is being copied to by `holdfast copy`, or was when that ended halfway.",
+        "Run the same `holdfast copy` again; it goes on where it was. Or remove the root.",
     ),
     "STATE_STORE_NOT_ON_EXECUTORS": (
         "The executors' Python lacks Holdfast, or a package that its tasks import.",

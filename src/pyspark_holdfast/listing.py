@@ -36,10 +36,11 @@ class ListingReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        return [InputPartition(open_root(self._options.path).location)]
+        root = open_root(self._options.path, options=self._options.storage)
+        return [InputPartition(root.location)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        root = open_root(partition.value)
+        root = open_root(partition.value, options=self._options.storage)
         return _versions(root) if self._options.metadata == "versions" else _stores(root)
 
 

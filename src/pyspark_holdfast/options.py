@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.errors import InvalidArgument
 
@@ -11,6 +11,10 @@ _NAMES = (
     "path", "version", "operatorId", "storeName", "stateVarName", "readChangeFeed",
     "changeStartVersion", "changeEndVersion", "columns", "metadata",
     "pushFilters",
+)  # fmt: skip
+_STORAGE_NAMES = (
+    "endpoint_url", "key", "secret", "token", "region", "path_style",
+    "username", "password", "tls", "ca", "local_dc", "consistency",
 )  # fmt: skip
 _METADATA = {"true": "stores", "stores": "stores", "versions": "versions", "false": None}
 
@@ -29,11 +33,13 @@ class Options:
     columns: tuple[str, ...] | None
     metadata: str | None
     push_filters: bool
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """How a root on S3 or in a database is reached; it may hold credentials."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
         """The options of `spark.read`. Names are compared without case; others are refused."""
-        known = {name.lower() for name in _NAMES}
+        known = {name.lower() for name in (*_NAMES, *_STORAGE_NAMES)}
         found = {name.lower(): text.strip() for name, text in given.items()}
         if wrong := sorted(set(found) - known):
             raise InvalidArgument(f"holdfast has no option {wrong[0]!r}; it has {_listed()}.")
@@ -52,6 +58,7 @@ class Options:
             columns=_columns(found),
             metadata=_metadata(found),
             push_filters=_flag(found, "pushFilters"),
+            storage={name: found[name] for name in _STORAGE_NAMES if name in found},
         )
         options._check_feed()
         return options
@@ -122,4 +129,4 @@ def _metadata(found: Mapping[str, str]) -> str | None:
 
 
 def _listed() -> str:
-    return ", ".join(_NAMES)
+    return ", ".join((*_NAMES, *_STORAGE_NAMES))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -35,10 +35,11 @@ class StatePartition(InputPartition):
     partition: int
     versions: tuple[int, ...]
     keys: tuple[Row, ...] | None = None
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def open(self) -> InspectedStore:
         """The partition for reading, in whatever process this is."""
-        root = open_root(self.location)
+        root = open_root(self.location, options=self.storage)
         return root.store(self.operator, self.store, self.partition)
 
 
@@ -63,14 +64,14 @@ class StateReader(DataSourceReader):
         return [
             StatePartition(
                 root.location, store.operator, store.name, index, (version,),
-                None if keys is None else tuple(keys[index]),
+                None if keys is None else tuple(keys[index]), self._options.storage,
             )
             for index in indexes
         ]  # fmt: skip
 
     def _opened(self) -> tuple[Root, InspectedStore]:
         options = self._options
-        root = open_root(options.path, options.operator, options.store)
+        root = open_root(options.path, options.operator, options.store, options=options.storage)
         return root, choose_store(root, options.operator, options.store)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -117,9 +118,12 @@ class ChangeReader(StateReader):
             for index in _indexes(root, store, version):
                 places.setdefault(index, []).append(version)
         return [
-            StatePartition(root.location, store.operator, store.name, index, tuple(versions))
+            StatePartition(
+                root.location, store.operator, store.name, index, tuple(versions),
+                storage=self._options.storage,
+            )
             for index, versions in sorted(places.items())
-        ]
+        ]  # fmt: skip
 
     def _versions(self, root: Root) -> range:
         start, end = self._options.start or 0, self._options.end
@@ -159,16 +163,16 @@ def _shaped(
     """Rows in exactly the columns and types Spark expects."""
     size = batch.num_rows
     columns = []
-    for field in target:
-        if field.name == "partition_id":
-            column = pa.repeat(pa.scalar(partition, field.type), size)
-        elif field.name == "version":
-            column = pa.repeat(pa.scalar(version, field.type), size)
-        elif field.name == "change_type":
-            column = batch.column("_kind").cast(field.type)
+    for wanted in target:
+        if wanted.name == "partition_id":
+            column = pa.repeat(pa.scalar(partition, wanted.type), size)
+        elif wanted.name == "version":
+            column = pa.repeat(pa.scalar(version, wanted.type), size)
+        elif wanted.name == "change_type":
+            column = batch.column("_kind").cast(wanted.type)
         else:
-            gone = batch.column("_gone") if field.name == "value" and version is not None else None
-            column = _struct(field.type, batch, gone)
+            gone = batch.column("_gone") if wanted.name == "value" and version is not None else None
+            column = _struct(wanted.type, batch, gone)
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=target)
 

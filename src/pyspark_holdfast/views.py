@@ -54,7 +54,7 @@ class View(ABC):
 
 class _Listing(View):
     def schema(self) -> StructType:
-        open_root(self.options.path)
+        open_root(self.options.path, options=self.options.storage)
         return listing_schema(str(self.options.metadata))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -67,7 +67,8 @@ class _State(View):
 
     @cached_property
     def _root(self) -> Root:
-        return open_root(self.options.path, self.options.operator, self.options.store)
+        options = self.options
+        return open_root(options.path, options.operator, options.store, options=options.storage)
 
     @cached_property
     def _store(self) -> InspectedStore:

@@ -90,6 +90,14 @@ def test_a_merge_counts_for_all_the_deltas_it_holds() -> None:
     assert plan((merged, ref(90, 1, "snapshot", size=MB)), CONF) == Plan(0, 2, "snapshot")
 
 
+def test_a_snapshot_that_lags_is_renewed_however_light_the_deltas_are() -> None:
+    heavy = ref(50, 1, "snapshot", size=100 * MB)
+    many = (ref(1049, 51, "merge", size=10 * KB), heavy)
+    assert plan(many, CONF) is None
+    assert plan((ref(1050), *many), CONF) == Plan(0, 3, "snapshot")
+    assert plan((ref(1050), *many), replace(CONF, snapshot_lag=0)) is None
+
+
 def test_a_chain_at_its_limit_becomes_one_snapshot() -> None:
     sizes = [KB, 5 * MB] * 12
     chain = tuple(ref(100 - i, size=size) for i, size in enumerate(sizes))

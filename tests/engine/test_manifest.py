@@ -67,8 +67,9 @@ STORES = st.builds(
     FACTS,
     st.lists(ENTRIES, max_size=2).map(tuple),
 )
+NAMES = st.from_regex(r"[A-Z_$][A-Za-z0-9_$.\-]{0,9}", fullmatch=True)
 OPERATORS = st.dictionaries(
-    st.integers(0, 9), st.dictionaries(st.text(max_size=8), STORES, max_size=2), max_size=2
+    st.integers(0, 9), st.dictionaries(NAMES, STORES, max_size=2), max_size=2
 )
 MANIFESTS = st.builds(
     Manifest,
@@ -141,6 +142,33 @@ def test_a_well_summed_manifest_of_something_else_is_damaged(body: bytes) -> Non
     checksum = xxhash.xxh3_64_hexdigest(header.encode() + packed)
     with pytest.raises(Corruption, match="its contents cannot be read"):
         decode(f"{header} {checksum}\n".encode() + packed, "m")
+
+
+OUTSIDE = ["../../x", "/etc/x", "a/../../b"]
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_a_manifest_that_leads_out_of_the_root_is_refused(path: str) -> None:
+    delta = ref(1)
+    entry = manifest(1).operators[0]["default"]
+    hostile = [
+        manifest(1, [[replace(delta, attempt=path)]]),
+        manifest(1, [[replace(delta, kind=path)]]),
+        manifest(1, [[replace(delta, high=path)]]),
+        manifest(1, [[replace(delta, pack=PackSlice(1, path, 0))]]),
+        manifest(1, [[replace(delta, inputs=(replace(delta, attempt=path),))]]),
+        manifest(1, outbox=({"path": path},)),
+        manifest(1, outbox=({"path": f"outbox/{path}"},)),
+        manifest(1, outbox=({"path": "versions/1"},)),
+        replace(manifest(1), operators={0: {path: entry}}),
+        replace(
+            manifest(1),
+            operators={0: {"default": replace(entry, partitions=(PartitionEntry(path, 1, ()),))}},
+        ),
+    ]
+    for each in hostile:
+        with pytest.raises(Corruption, match="its contents cannot be read"):
+            decode(encode(each), "m")
 
 
 def test_the_files_of_a_version_include_those_to_fall_back_on() -> None:

@@ -11,7 +11,7 @@ from made_up_manifests import attempt, manifest, ref
 from holdfast.engine.filenames import manifest_path
 from holdfast.engine.manifest import Manifest, encode
 from holdfast.engine.storage import Runtime
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions import RecentVersions, VersionLog
 from holdfast.errors import Conflict, Corruption, InvalidArgument, Unavailable, VersionNotFound
 
 GRACE = 1_000
@@ -238,3 +238,16 @@ def test_a_tagged_version_whose_successor_is_gone_takes_the_same_tag_again(world
     world.remove(2)
     world.log.tag("first", 1)
     assert world.log.tags() == {"first": 1}
+
+
+def test_recent_versions_read_a_manifest_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(1, 2, 3)
+    reads: list[str] = []
+    plain = world.storage.read
+    monkeypatch.setattr(world.storage, "read", lambda path: reads.append(path) or plain(path))
+    recent = RecentVersions(world.storage, Runtime.system())
+    assert recent.load(1) is recent.load(1)
+    assert [recent.load(version).version for version in (2, 1, 3, 3, 1)] == [2, 1, 3, 3, 1]
+    assert reads == [manifest_path(version) for version in (1, 2, 3, 1)], "the two read last stay"
+    with pytest.raises(VersionNotFound):
+        recent.load(4)

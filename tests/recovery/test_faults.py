@@ -116,7 +116,7 @@ CONF = StateStoreConf(
     merge_fanout=2,
     maintenance_interval_ms=3_600_000,
 )
-PASSING = (Fault.ERROR, Fault.LOST_REPLY, Fault.STALE, Fault.DELAY)
+PASSING = (Fault.ERROR, Fault.LOST_REPLY, Fault.STALE, Fault.DELAY, Fault.FULL)
 
 
 @pytest.mark.parametrize("kind", [Standalone, Facade], ids=lambda kind: kind.name)

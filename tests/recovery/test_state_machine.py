@@ -33,6 +33,7 @@ from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.engine import chain, compaction, segment
 from holdfast.engine.hashing import Hashes, KeyHasher
+from holdfast.engine.storage import Storage
 from holdfast.engine.versions import VersionLog
 from holdfast.errors import Conflict, IllegalState, InvalidArgument, VersionNotFound
 from holdfast.ids import StateStoreId
@@ -180,7 +181,7 @@ class Life(RuleBasedStateMachine):
             grace_period_ms=GRACE_MS,
         )
         self.time = FakeTime()
-        self.inner = MemoryStorage()
+        self.inner = self.new_storage()
         self.storage = FaultyStorage(self.inner)
         self.history: dict[int, State] = {0: State()}
         self.named: dict[str, int] = {}
@@ -199,6 +200,10 @@ class Life(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "patches"):
             self.patches.close()
+
+    def new_storage(self) -> Storage:
+        """An empty one for each life."""
+        return MemoryStorage()
 
     def new_provider(self) -> HDFSBackedStateStoreProvider:
         provider = HDFSBackedStateStoreProvider(runtime=self.time.runtime(), storage=self.storage)
@@ -430,13 +435,23 @@ class Life(RuleBasedStateMachine):
         if choices:
             version = data.draw(st.sampled_from(choices))
             log = VersionLog(self.storage, self.time.runtime())
-            if self.named.setdefault(name, version) != version:
+            if self.named.get(name, version) != version:
                 with pytest.raises(InvalidArgument):
+                    log.tag(name, version)
+            elif self.was_let_go(version):
+                with pytest.raises(VersionNotFound):
                     log.tag(name, version)
             else:
                 log.tag(name, version)
+                self.named[name] = version
             assert log.tags() == self.named
         return name
+
+    def was_let_go(self, version: int) -> bool:
+        """Whether only a tag kept a version, and it was removed: the next clean-up takes it."""
+        there = VersionLog(self.inner, self.time.runtime()).versions()
+        kept = version in self.named.values() or version + 1 in there
+        return version != self.newest and not kept
 
     @rule(name=tags)
     def untag(self, name: str) -> None:
@@ -486,21 +501,25 @@ _LIVES = 10
 """How many lives are looked at between two looks at the clock."""
 
 
+def live(machine: type[Life], seed: int, lives: int, steps: int) -> None:
+    run_state_machine_as_test(
+        with_seed(seed)(machine),
+        settings=settings(
+            max_examples=lives,
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            derandomize=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
 def run_lives(seconds: int, steps: int) -> None:
     first = seed_of("state machine")
     until = time.monotonic() + seconds
     for number in itertools.count():
-        run_state_machine_as_test(
-            with_seed(first + number)(Life),
-            settings=settings(
-                max_examples=_LIVES,
-                stateful_step_count=steps,
-                deadline=None,
-                database=None,
-                derandomize=False,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        live(Life, first + number, _LIVES, steps)
         if time.monotonic() >= until:
             break
     print(f"state machine: {(number + 1) * _LIVES} lives of up to {steps} steps in {seconds} s")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
+from remotes import Remote, quick_folder
 
-from servers import Kafka, SparkCluster
+from servers import Cassandra, DynamoDb, Hdfs, Kafka, Minio, SparkCluster
+
+_folders = itertools.count()
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +25,70 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     """A Spark master with two workers of one core; one application at a time fits in."""
     with SparkCluster(tmp_path_factory.mktemp("spark")) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    """A NameNode and a DataNode; tests use folders of their own."""
+    with Hdfs(tmp_path_factory.mktemp("hdfs")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Minio]:
+    """A server with the bucket `state`; tests use folders of their own."""
+    with Minio(tmp_path_factory.mktemp("minio")) as server:
+        server.create_bucket("state")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cassandra() -> Iterator[Cassandra]:
+    """A node with the keyspace `state`; tests use names of their own."""
+    with quick_folder() as folder, Cassandra(folder) as node:
+        node.create_keyspace("state")
+        yield node
+
+
+@pytest.fixture(scope="session")
+def dynamodb() -> Iterator[DynamoDb]:
+    """A server without tables; tests use prefixes of their own."""
+    with quick_folder() as folder, DynamoDb(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def on_hdfs(hdfs: Hdfs) -> Remote:
+    """The server, a new root on it, and how it is reached."""
+    return hdfs, f"{hdfs.url}/storages/{next(_folders)}", {}
+
+
+@pytest.fixture
+def on_s3(minio: Minio) -> Remote:
+    return minio, f"s3://state/storages/{next(_folders)}", minio.options
+
+
+@pytest.fixture
+def on_cassandra(cassandra: Cassandra) -> Remote:
+    location = f"cassandra://{cassandra.address}/state/storages/{next(_folders)}"
+    return cassandra, location, cassandra.options
+
+
+@pytest.fixture
+def on_dynamodb(dynamodb: DynamoDb) -> Remote:
+    location = f"dynamodb://{dynamodb.region}/storages/{next(_folders)}"
+    return dynamodb, location, dynamodb.options
+
+
+@pytest.fixture(params=["on_hdfs", "on_s3", "on_cassandra", "on_dynamodb"])
+def remote(request: pytest.FixtureRequest) -> Remote:
+    """A new root on each kind of server."""
+    found: Remote = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(params=["on_cassandra", "on_dynamodb"])
+def on_database(request: pytest.FixtureRequest) -> Remote:
+    """A new root in each database."""
+    found: Remote = request.getfixturevalue(request.param)
+    return found

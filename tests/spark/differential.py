@@ -136,7 +136,7 @@ def tables(case: Case) -> Iterator[pa.Table]:
             second = now + rnd.randrange(_BATCH_S) - late
             # Some times are equal, and some on the bounds of windows and watermarks.
             on_grid = rnd.random() < 0.5
-            return _time(second // 20 * 20, 0) if on_grid else _time(second, rnd.randrange(10**6))
+            return moment(second // 20 * 20, 0) if on_grid else moment(second, rnd.randrange(10**6))
 
         columns = {
             "k": pa.array(cells(lambda: rnd.choice(key.values)), key.arrow, from_pandas=False),
@@ -144,7 +144,7 @@ def tables(case: Case) -> Iterator[pa.Table]:
             "u": pa.array(range(unique, unique + size), pa.int64()),
             "n": pa.array(cells(lambda: rnd.randrange(-50, 50)), pa.int64()),
             "i": pa.array(cells(lambda: rnd.randrange(-(2**31), 2**31)), pa.int32()),
-            "x": pa.array(cells(lambda: _double(rnd)), pa.float64(), from_pandas=False),
+            "x": pa.array(cells(lambda: double(rnd)), pa.float64(), from_pandas=False),
             "d": pa.array(
                 cells(lambda: Decimal(rnd.randrange(-(10**9), 10**9)) / 100), pa.decimal128(12, 2)
             ),
@@ -153,7 +153,7 @@ def tables(case: Case) -> Iterator[pa.Table]:
                 pa.date32()
             ),
             "at": pa.array(
-                cells(lambda: _time(rnd.randrange(-(10**6), 10**9), rnd.randrange(10**6))),
+                cells(lambda: moment(rnd.randrange(-(10**6), 10**9), rnd.randrange(10**6))),
                 pa.timestamp("us", tz="UTC"),
             ),
             "flag": pa.array(cells(lambda: rnd.random() < 0.5), pa.bool_()),
@@ -171,11 +171,11 @@ def tables(case: Case) -> Iterator[pa.Table]:
         yield pa.table(columns)
 
 
-def _time(seconds: int, micros: int) -> datetime:
+def moment(seconds: int, micros: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
 
 
-def _double(rnd: random.Random) -> float:
+def double(rnd: random.Random) -> float:
     if rnd.random() < 0.1:
         return rnd.choice([math.nan, -0.0, 0.0, math.inf])
     return round(rnd.uniform(-100, 100), 3)
@@ -314,13 +314,13 @@ _SAME_TO_SPARK = (("bool_and(flag)", "min(flag)"), ("bool_or(flag)", "max(flag)"
 def plan(seed: int, count: int) -> list[Case]:
     """`count` cases: every kind and mode with every other setting about equally often."""
     rnd = random.Random(seed)
-    keys, functions = _deck(rnd, list(KEYS)), _deck(rnd, list(AGGREGATES))
+    keys, functions = deck(rnd, list(KEYS)), deck(rnd, list(AGGREGATES))
     decks = {
-        cell: [_deck(rnd, _delays(*cell)), *(_deck(rnd, s) for s in (LATE_S, NULLS, RESTARTS))]
+        cell: [deck(rnd, _delays(*cell)), *(deck(rnd, s) for s in (LATE_S, NULLS, RESTARTS))]
         for cell in CELLS
     }
     cases = []
-    for number, cell in zip(range(count), _deck(rnd, CELLS), strict=False):
+    for number, cell in zip(range(count), deck(rnd, CELLS), strict=False):
         delay, late_s, nulls, restarts = (next(deck) for deck in decks[cell])
         kind, mode = cell
         batches = rnd.choice([3, 3, 4])
@@ -336,13 +336,13 @@ def plan(seed: int, count: int) -> list[Case]:
                 key=next(keys),
                 aggregates=_drawn(rnd, functions, kind),
                 sizes=tuple(rnd.randrange(1, 14) for _ in range(batches)),
-                starts=_starts(rnd, restarts, batches),
+                starts=split_starts(rnd, restarts, batches),
             )
         )
     return cases
 
 
-def _deck(rnd: random.Random, values: Any) -> Iterator[Any]:
+def deck(rnd: random.Random, values: Any) -> Iterator[Any]:
     """The values for ever, each round in another order: all come about equally often."""
     while True:
         yield from rnd.sample(list(values), len(values))
@@ -366,7 +366,7 @@ def _drawn(rnd: random.Random, functions: Iterator[str], kind: str) -> tuple[str
     return tuple(sorted(drawn))
 
 
-def _starts(rnd: random.Random, restarts: str, batches: int) -> tuple[int, ...]:
+def split_starts(rnd: random.Random, restarts: str, batches: int) -> tuple[int, ...]:
     if restarts == "none":
         return (batches,)
     if restarts == "each batch":

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pandas as pd
@@ -96,11 +99,51 @@ def refusals(key: Any, frames: Frames, state: Any) -> Iterator[pd.DataFrame]:
     yield _frame(key, [told(call) for call in calls], 0)
 
 
+def durations(key: Any, frames: Frames, state: Any) -> Iterator[pd.DataFrame]:
+    """Waits until the next batch without rows of the key, or for a day."""
+    held = state.getOption
+    if state.hasTimedOut:
+        state.remove()
+        yield _frame(key, ["over", held, state.exists], None)
+        return
+    n = (held or (0,))[0] + sum(len(frame) for frame in frames)
+    state.update((n, None))
+    state.setTimeoutDuration(86_400_000 if n % 3 == 0 else 1)
+    yield _frame(key, state.getCurrentProcessingTimeMs() > 0, n)
+
+
+TYPES = (
+    "n long, x double, d decimal(12,2), day date, at timestamp, raw binary, flag boolean, s string"
+)
+"""Spark fails on state with arrays here."""
+
+
+def types(key: Any, frames: Frames, state: Any) -> Iterator[pd.DataFrame]:
+    """Keeps many types, with nulls among them."""
+    held = state.getOption
+    n = (0 if held is None or held[0] is None else held[0]) + sum(len(frame) for frame in frames)
+    if n % 4 == 0:
+        state.update((None,) * 8)
+    else:
+        day, at = date(2024, 2, 29), datetime(2024, 2, 29, 12, 0, n % 60, 5)
+        cells = (n, n / 4, Decimal(n) / 4, day, at, b"\x00\xff", n > 3, f"s{n}")
+        state.update(cells)
+    yield _frame(key, None if held is None else [_word(cell) for cell in held], n)
+
+
+def _word(cell: Any) -> Any:
+    if isinstance(cell, (bytes, bytearray)):
+        return bytes(cell)
+    return str(cell)
+
+
 CASES: dict[str, tuple[Callable[..., Any], str, bool]] = {
     "counts": (counts, "NoTimeout", False),
     "removal": (removal, "NoTimeout", True),
     "event-time timeout": (quiet, "EventTimeTimeout", True),
+    "clock timeout": (durations, "ProcessingTimeTimeout", False),
     "columns": (columns, "NoTimeout", False),
+    "types": (types, "NoTimeout", False),
     "refusals": (refusals, "NoTimeout", False),
     "refusals in event time": (refusals, "EventTimeTimeout", True),
 }
@@ -116,6 +159,18 @@ def by_clock(key: Any, frames: Frames, state: Any) -> Iterator[pd.DataFrame]:
     state.update((1, "waits"))
     state.setTimeoutDuration(2000)
     yield _frame(key, "waits", state.getCurrentProcessingTimeMs() > 0)
+
+
+def mortal(
+    key: Any, frames: Frames, state: Any, *, marker: str
+) -> Iterator[pd.DataFrame]:  # pragma: no cover - runs in a worker that dies
+    """A running count whose process ends, once, when it comes to its third batch."""
+    n = (state.getOption or (0,))[0] + sum(len(frame) for frame in frames)
+    if n > 20 and not os.path.exists(marker):
+        open(marker, "x").close()
+        os._exit(1)
+    state.update((n, None))
+    yield _frame(key, "counted", n)
 
 
 def whole_frame(key: Any, frames: Frames, state: Any) -> Any:

@@ -38,11 +38,11 @@ def run_case(spark: SparkSession, case: Case, folder: Path, *, native: bool) -> 
             schema=case.schema,
         )  # fmt: skip
         stages = range(PIPELINES[case.kind].stages)
-        read = _native_state if native else _own_state
+        read = _native_state if native else own_state
         outcome.append({
-            "outputs": [_sorted([[plain(cell) for cell in row] for row in rows])
+            "outputs": [in_order([[plain(cell) for cell in row] for row in rows])
                         for rows in outputs],
-            "state": [_sorted(read(spark, case, folder / "cp", stage)) for stage in stages],
+            "state": [in_order(read(spark, case, folder / "cp", stage)) for stage in stages],
         })  # fmt: skip
     return outcome
 
@@ -98,7 +98,7 @@ def _native_values(case: Case, cells: Cells) -> Cells:
     return values
 
 
-def _own_state(spark: SparkSession, case: Case, checkpoint: Path, stage: int) -> list[Cells]:
+def own_state(spark: SparkSession | None, case: Case, checkpoint: Path, stage: int) -> list[Cells]:
     """Our state of an operator, in the form of `_native_state`."""
     state = holdfast.read(checkpoint, operator=stage)
     table = state.scan()
@@ -149,7 +149,7 @@ def plain(cell: Any) -> Any:
     return cell
 
 
-def _sorted(rows: list[Cells]) -> list[Cells]:
+def in_order(rows: list[Cells]) -> list[Cells]:
     return sorted(rows, key=_order)
 
 
@@ -173,10 +173,10 @@ def difference(case: Case, expected: Outcome, found: Outcome) -> str | None:
         if len(native["outputs"]) != len(own["outputs"]):
             return f"{start}: {native['outputs']} expected, got {own['outputs']}"
         for batch, (a, b) in enumerate(zip(native["outputs"], own["outputs"], strict=True)):
-            if said := _row_difference(a, b, _estimates(case)):
+            if said := row_difference(a, b, _estimates(case)):
                 return f"{start}, output {batch}: {said}"
         for stage, (a, b) in enumerate(zip(native["state"], own["state"], strict=True)):
-            if said := _row_difference(a, b, {}):
+            if said := row_difference(a, b, {}):
                 return f"{start}, state of operator {stage}: {said}"
     return None
 
@@ -191,7 +191,7 @@ def _estimates(case: Case) -> dict[int, float]:
     }
 
 
-def _row_difference(
+def row_difference(
     expected: list[Cells], found: list[Cells], estimates: dict[int, float]
 ) -> str | None:
     for a, b in zip(expected, found, strict=False):

@@ -59,65 +59,7 @@ class Columns(StatefulProcessor):
         cells = sorted(str(row) for row in frame.itertuples(index=False, name=None))
         self.state.update((len(frame),))
         yield _frame(key, [*dtypes, *cells], len(frame), None)
-
-
-class ListsAndMaps(StatefulProcessor):
-    """A list that grows and goes, and a map of counts."""
-
-    def init(self, handle: Any) -> None:
-        self.items = handle.getListState("items", "v long")
-        self.counts = handle.getMapState("counts", "v long", "n long")
-
-    def handleInputRows(self, key: Any, rows: Frames, timerValues: Any) -> Frames:
-        for frame in rows:
-            values = sorted(int(v) for v in frame.v.dropna())
-            self.items.appendList([(v,) for v in values])
-            for v in values:
-                n = self.counts.getValue((v % 6,))[0] if self.counts.containsKey((v % 6,)) else 0
-                self.counts.updateValue((v % 6,), (n + 1,))
-                if n > 3:
-                    self.counts.removeKey((v % 6,))
-        items = sorted(item[0] for item in self.items.get())
-        if len(items) > 20:
-            self.items.clear()
-        yield _frame(key, items, len(items), None)
-        pairs = sorted((own[0], value[0]) for own, value in self.counts.iterator())
-        yield pd.DataFrame([[key[0], str(pairs), len(pairs), 0.5]])
-
-
-class EventTimers(StatefulProcessor):
-    """Counts until nothing has come for a while by the watermark, then says so and forgets."""
-
-    def init(self, handle: Any) -> None:
-        self.handle = handle
-        self.state = handle.getValueState("state", "n long, until long")
-
-    def handleInputRows(self, key: Any, rows: Frames, timerValues: Any) -> Frames:
-        n, until = self.state.get() or (0, 0)
-        latest = until
-        for frame in rows:
-            n += len(frame)
-            latest = max(latest, int(frame.ts.max().timestamp() * 1000) + 60_000)
-        if latest != until:
-            self.handle.deleteTimer(until)
-            self.handle.registerTimer(latest)
-        self.state.update((n, latest))
-        listed = list(self.handle.listTimers())
-        yield _frame(key, listed, n, timerValues.getCurrentWatermarkInMs())
-
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Frames:
-        held = self.state.get()
-        self.state.clear()
-        n = None if held is None else held[0]
-        yield _frame(key, f"timer of {expiredTimerInfo.getExpiryTimeInMs()}", n, None)
-
-
-CASES: dict[str, tuple[type[StatefulProcessor], str, list[str]]] = {
-    "totals": (Totals, "None", ["state"]),
-    "columns": (Columns, "None", ["state"]),
-    "lists and maps": (ListsAndMaps, "None", ["items", "counts"]),
-    "event timers": (EventTimers, "EventTime", ["state"]),
-}
+        yield pd.DataFrame([[key[0], "by position", len(frame), 0.5]])
 
 
 class Giving(StatefulProcessor):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from pyspark import cloudpickle
@@ -42,26 +43,6 @@ class Resets(Totals):
                 yield Row(id=key[0], what="reset", n=int(self.state.exists()), total=None)
 
 
-class Lists(StatefulProcessor):
-    """A list that grows, is replaced and goes."""
-
-    def init(self, handle: Any) -> None:
-        self.items = handle.getListState("items", "v long")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        values = sorted(row.v for row in rows)
-        if len(values) % 3 == 0:
-            self.items.appendList([(v,) for v in values])
-        elif values[0] % 5 == 0:
-            self.items.put([(v,) for v in values[:2]])
-        elif values[0] % 7 == 0:
-            self.items.clear()
-        else:
-            self.items.appendValue((values[0],))
-        held = [item[0] for item in self.items.get()]
-        yield Row(id=key[0], what=str(sorted(held)), n=len(held), total=int(self.items.exists()))
-
-
 class Maps(StatefulProcessor):
     """A map of counts by value, with every method."""
 
@@ -81,72 +62,6 @@ class Maps(StatefulProcessor):
         if len(whole) > 5:
             self.counts.clear()
         yield Row(id=key[0], what=str(whole), n=len(whole), total=int(self.counts.exists()))
-
-
-class Several(StatefulProcessor):
-    """Three variables at once, with types of many kinds."""
-
-    def init(self, handle: Any) -> None:
-        self.best = handle.getValueState("best", "v long, x double, flag boolean, name string")
-        self.all = handle.getListState("all", "v long, x double")
-        self.by = handle.getMapState("by", "name string, flag boolean", "vs array<long>")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        for row in sorted(rows, key=lambda r: r.v):
-            best = self.best.get()
-            if best is None or best[0] < row.v:
-                self.best.update((row.v, row.v / 4, row.v > 0, f"n{row.v}"))
-            self.all.appendValue((row.v, row.v / 2))
-            own = (f"n{row.v % 3}", row.v > 0)
-            vs = self.by.getValue(own)
-            self.by.updateValue(own, ([*(vs[0] if vs else []), row.v],))
-        what = [list(self.best.get()), sorted(self.all.get()), sorted(map(str, self.by.iterator()))]
-        yield Row(id=key[0], what=str(what), n=None, total=None)
-
-
-class EventTimers(StatefulProcessor):
-    """Counts until nothing has come for a while by the watermark, then says so and forgets."""
-
-    def init(self, handle: Any) -> None:
-        self.handle = handle
-        self.state = handle.getValueState("state", "n long, until long")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        n, until = self.state.get() or (0, 0)
-        latest = until
-        for row in rows:
-            n += 1
-            latest = max(latest, int(row.ts.timestamp() * 1000) + 60_000)
-        if latest != until:
-            self.handle.deleteTimer(until)
-            self.handle.registerTimer(latest)
-        self.state.update((n, latest))
-        listed = list(self.handle.listTimers())
-        yield Row(id=key[0], what=str(listed), n=n, total=timerValues.getCurrentWatermarkInMs())
-
-    def handleExpiredTimer(
-        self, key: Any, timerValues: Any, expiredTimerInfo: Any
-    ) -> Iterator[Row]:
-        held = self.state.get()
-        self.state.clear()
-        n = None if held is None else held[0]
-        moment = expiredTimerInfo.getExpiryTimeInMs()
-        if n is not None and n > 2:
-            self.handle.registerTimer(moment + 120_000)
-        yield Row(
-            id=key[0], what=f"timer of {moment}", n=n, total=len(list(self.handle.listTimers()))
-        )
-
-
-class Silent(StatefulProcessor):
-    """Keeps state and gives nothing; reads only some of its rows."""
-
-    def init(self, handle: Any) -> None:
-        self.state = handle.getValueState("state", "v long")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        self.state.update((len(key),))
-        return iter([])
 
 
 class Seeded(Totals):
@@ -199,12 +114,41 @@ class Failing(Totals):
         return super().handleInputRows(key, iter(held), timerValues)
 
 
-CASES: dict[str, tuple[type[StatefulProcessor], str]] = {
-    "totals": (Totals, "None"),
-    "resets": (Resets, "None"),
-    "lists": (Lists, "None"),
-    "maps": (Maps, "None"),
-    "several variables": (Several, "None"),
-    "event timers": (EventTimers, "EventTime"),
-    "silent": (Silent, "None"),
-}
+class AlwaysLate(StatefulProcessor):
+    """Has itself called for a moment in the past, whenever it is called."""
+
+    def init(self, handle: Any) -> None:
+        self._handle = handle
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        self._handle.registerTimer(1_000_000)
+        return iter([])
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Row]:
+        self._handle.registerTimer(expiredTimerInfo.getExpiryTimeInMs() - 1)
+        return iter([])
+
+
+class Asking(Totals):
+    """Says which query, run and batch it works for."""
+
+    def init(self, handle: Any) -> None:
+        super().init(handle)
+        self.handle = handle
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        info = self.handle.getQueryInfo()
+        what = f"{info.getQueryId()} {info.getRunId()} {info.getBatchId()}"
+        yield Row(id=key[0], what=what, n=0, total=0)
+
+
+class Late(StatefulProcessor):
+    """Gives rows of a time that is late once there is a watermark."""
+
+    def init(self, handle: Any) -> None:
+        self.state = handle.getValueState("state", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        yield Row(id=key[0], at=datetime.fromtimestamp(1, UTC))

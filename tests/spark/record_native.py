@@ -1,6 +1,6 @@
 """Record what Spark's own streaming gives on random cases, for tests that replay them.
 
-python tests/spark/record_native.py [--seed 1] [--count 60] [--first 0]
+python tests/spark/record_native.py [--custom] [--seed 1] [--count 60] [--first 0]
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from differential import coverage, plan
-from outcomes import run_case
+import custom_cases
+import custom_outcomes
+import differential
+import outcomes
 from pyspark.sql import SparkSession
-from recordings import RECORDED, Recording
+from recordings import RECORDED, RECORDED_CUSTOM, CustomRecording, Recording
 
 
 def main() -> None:
@@ -22,20 +25,35 @@ def main() -> None:
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--count", type=int, default=60)
     arguments.add_argument("--first", type=int, default=0, help="go on with this case")
+    arguments.add_argument("--custom", action="store_true", help="cases of custom state")
     asked = arguments.parse_args()
     spark = _session()
-    cases = plan(asked.seed, asked.count)
-    print(coverage(cases))
-    RECORDED.mkdir(exist_ok=True)
-    for path in sorted(RECORDED.glob("*.json"))[asked.first :]:
+    cases: list[Any]
+    if asked.custom:
+        cases, folder = custom_cases.plan(asked.seed, asked.count), RECORDED_CUSTOM
+        print(custom_cases.coverage(cases))
+    else:
+        cases, folder = differential.plan(asked.seed, asked.count), RECORDED
+        print(differential.coverage(cases))
+    folder.mkdir(exist_ok=True)
+    for path in sorted(folder.glob("*.json"))[asked.first :]:
         path.unlink()
     for number, case in list(enumerate(cases))[asked.first :]:
-        with tempfile.TemporaryDirectory() as folder:
-            outcome = run_case(spark, case, Path(folder), native=True)
-        path = RECORDED / f"{number:02d}-{case.kind.replace(', ', '-').replace(' ', '-')}.json"
-        Recording(case, spark.version, outcome).save(path)
+        recording = _recorded(spark, case)
+        words = case.kind if not asked.custom else " ".join(case.cell)
+        path = folder / f"{number:02d}-{words.replace(', ', '-').replace(' ', '-')}.json"
+        recording.save(path)
         print(path.name, flush=True)
     spark.stop()
+
+
+def _recorded(spark: SparkSession, case: Any) -> Recording:
+    with tempfile.TemporaryDirectory() as folder:
+        if isinstance(case, custom_cases.CustomCase):
+            custom = custom_outcomes.run_case(spark, case, Path(folder), native=True)
+            return CustomRecording(case, spark.version, custom)
+        outcome = outcomes.run_case(spark, case, Path(folder), native=True)
+        return Recording(case, spark.version, outcome)
 
 
 def _session() -> SparkSession:

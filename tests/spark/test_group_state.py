@@ -1,13 +1,14 @@
-"""The same function gives the same through Spark's applyInPandasWithState and through Holdfast."""
+"""Functions with a GroupState; see test_custom_differential.py for what they give in Spark."""
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from group_functions import CASES, OUTPUT, STATE, by_clock, whole_frame, wrong_state
+from group_functions import OUTPUT, STATE, by_clock, mortal, whole_frame, wrong_state
 from native import SCHEMA, run, write_batches
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row, SparkSession
@@ -16,45 +17,6 @@ import holdfast
 from holdfast import stateful
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_function_gives_what_it_gives_in_spark_across_a_restart(
-    spark: SparkSession, tmp_path: Path, case: str
-) -> None:
-    function, timeout, has_watermark = CASES[case]
-
-    def pipeline(frame: Any) -> Any:
-        rows = frame.filter("ts is not null")
-        rows = rows.withWatermark("ts", "1 minute") if has_watermark else rows
-        rows = rows.selectExpr("*", "int(v) narrow", "float(x) small", "v > 0 positive")
-        grouped = rows.groupBy("id")
-        return grouped.applyInPandasWithState(function, OUTPUT, STATE, "Update", timeout)
-
-    outputs: dict[bool, list[Any]] = {True: [], False: []}
-    for batches in (2, 4):
-        write_batches(tmp_path / "in", seed=11, batches=batches)
-        for native, found in outputs.items():
-            checkpoint = tmp_path / f"cp{native}"
-            found += run(spark, tmp_path / "in", checkpoint, pipeline, "update", native=native)
-    assert outputs[False] == outputs[True]
-    assert outputs[True]
-    states = [_held(spark, tmp_path / f"cp{native}", native=native) for native in outputs]
-    assert states[0] == states[1]
-
-
-def _held(spark: SparkSession, checkpoint: Path, *, native: bool) -> list[str]:
-    """What is held for each key: its state, and its timeout if it has one."""
-    rows = spark.read.format("statestore" if native else "holdfast").load(str(checkpoint)).collect()
-    found = []
-    for row in rows:
-        known = row.value.asDict()
-        state, moment = known.get("groupState", known.get("state")), known.get("timeoutTimestamp")
-        if not native:
-            moment = known["timeout_ms"]
-        cells = None if state is None else tuple(state)
-        found.append(repr((tuple(row.key), cells, None if moment == -1 else moment)))
-    return sorted(found)
 
 
 def test_a_timeout_by_the_clock_comes_without_data(spark: SparkSession, tmp_path: Path) -> None:
@@ -78,6 +40,28 @@ def test_a_timeout_by_the_clock_comes_without_data(spark: SparkSession, tmp_path
     assert waiting
     assert sorted(map(repr, waiting)) == sorted(repr(r.id) for r in outputs if r.what == "over")
     assert holdfast.read(tmp_path / "cp").to_arrow().num_rows == 0
+
+
+def test_a_worker_that_dies_loses_and_repeats_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path / "in", seed=4, batches=4)
+    function = functools.partial(mortal, marker=str(tmp_path / "died"))
+
+    def pipeline(frame: Any) -> Any:
+        return frame.groupBy("id").applyInPandasWithState(
+            function, OUTPUT, STATE, "Append", "NoTimeout"
+        )
+
+    def start() -> None:
+        run(spark, tmp_path / "in", tmp_path / "cp", pipeline, "append", native=False)
+
+    with pytest.raises(StreamingQueryException, match=r"crashed|exited|EOF"):
+        start()
+    assert (tmp_path / "died").exists()
+    start()
+    held = holdfast.read(tmp_path / "cp").to_arrow().to_pylist()
+    counted = {row["id"]: row["state"]["n"] for row in held}
+    rows = spark.read.schema(SCHEMA).parquet(str(tmp_path / "in")).groupBy("id").count().collect()
+    assert counted == {row.id: row["count"] for row in rows}
 
 
 @pytest.mark.parametrize(

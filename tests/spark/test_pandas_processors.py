@@ -1,4 +1,4 @@
-"""The same processor of DataFrames gives the same through Spark and through Holdfast."""
+"""Processors of DataFrames: what is theirs alone; see test_custom_differential.py for the rest."""
 
 from __future__ import annotations
 
@@ -9,44 +9,17 @@ from typing import Any
 import pandas as pd
 import pytest
 from native import SCHEMA, run, write_batches
-from pandas_processors import CASES, OUTPUT, Giving, Seeded, Totals
-from processor_state import held, rocksdb
+from pandas_processors import OUTPUT, Giving, Seeded, Totals
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import holdfast
 from holdfast import stateful
 
-__all__ = ["rocksdb"]
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_processor_of_dataframes_gives_what_it_gives_in_spark_across_a_restart(
-    spark: SparkSession, tmp_path: Path, rocksdb: None, case: str
-) -> None:
-    processor, time_mode, variables = CASES[case]
-
-    def pipeline(frame: Any) -> Any:
-        rows = frame.filter("ts is not null").withWatermark("ts", "1 minute")
-        grouped = rows.selectExpr("*", "float(x) small", "v > 0 positive").groupBy("id")
-        return grouped.transformWithStateInPandas(processor(), OUTPUT, "Update", time_mode)
-
-    outputs: dict[bool, list[Any]] = {True: [], False: []}
-    for batches in (2, 4):
-        write_batches(tmp_path / "in", seed=11, batches=batches)
-        for native, found in outputs.items():
-            checkpoint = tmp_path / f"cp{native}"
-            found += run(spark, tmp_path / "in", checkpoint, pipeline, "update", native=native)
-    assert outputs[False] == outputs[True]
-    assert outputs[True]
-    states = [held(spark, tmp_path / f"cp{native}", variables, native=native) for native in outputs]
-    assert states[0] == states[1]
-
-
-def test_state_to_start_with_comes_as_dataframes(
-    spark: SparkSession, tmp_path: Path, rocksdb: None
-) -> None:
+def test_state_to_start_with_comes_as_dataframes(spark: SparkSession, tmp_path: Path) -> None:
     seeds = [("a", 1000.0), ("a", 2000.0), ("z", 5000.0)]
     start = spark.createDataFrame(seeds, "id string, total double")
 
@@ -56,12 +29,10 @@ def test_state_to_start_with_comes_as_dataframes(
         )
 
     write_batches(tmp_path / "in", seed=5, batches=2)
-    outputs = [
-        run(spark, tmp_path / "in", tmp_path / f"cp{native}", pipeline, "update", native=native)
-        for native in (True, False)
-    ]
-    assert outputs[0] == outputs[1]
-    assert holdfast.read(tmp_path / "cpFalse", store="state").get("z") == (100, 5000.0)
+    run(spark, tmp_path / "in", tmp_path / "cp", pipeline, "update", native=False)
+    state = holdfast.read(tmp_path / "cp", store="state")
+    assert state.get("z") == (100, 5000.0)
+    assert state.at(1).get("a") == (200, 3000.0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The same processor gives the same through Spark's transformWithState and through Holdfast."""
+"""Processors in real streams; see test_custom_differential.py for what they give in Spark."""
 
 from __future__ import annotations
 
@@ -9,63 +9,30 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from native import SCHEMA, run, write_batches
-from processor_state import held, rocksdb
-from processors import CASES, OUTPUT, Changing, Failing, Maps, Resets, Seeded, Totals
+from processors import (
+    OUTPUT,
+    AlwaysLate,
+    Asking,
+    Changing,
+    Failing,
+    Late,
+    Maps,
+    Resets,
+    Seeded,
+    Totals,
+)
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import holdfast
 from holdfast import stateful
-from holdfast.testing import StateTestDriver
 
-__all__ = ["rocksdb"]
 pytestmark = pytest.mark.spark
 # Workers cannot import the modules of tests.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_processor_gives_what_it_gives_in_spark_across_a_restart(
-    spark: SparkSession, tmp_path: Path, rocksdb: None, case: str
-) -> None:
-    processor, time_mode = CASES[case]
-
-    def pipeline(frame: Any) -> Any:
-        rows = frame.filter("v is not null and ts is not null").withWatermark("ts", "1 minute")
-        return rows.groupBy("id").transformWithState(processor(), OUTPUT, "Update", time_mode)
-
-    outputs: dict[bool, list[Any]] = {True: [], False: []}
-    driver = StateTestDriver(
-        processor(), "id", SCHEMA, OUTPUT, time_mode=time_mode, watermark=("ts", 60_000)
-    )
-    driven: list[Any] = []
-    for first, batches in ((0, 3), (3, 5)):
-        write_batches(tmp_path / "in", seed=11, batches=batches)
-        for native, found in outputs.items():
-            checkpoint = tmp_path / f"cp{native}"
-            found += run(spark, tmp_path / "in", checkpoint, pipeline, "update", native=native)
-        for number in range(first, batches):
-            rows = pq.read_table(tmp_path / "in" / f"{number:03d}.parquet").to_pylist()
-            driven += driver.push([row for row in rows if row["v"] is not None], idle=False)
-        driven += driver.tick()
-    assert outputs[False] == outputs[True]
-    assert outputs[True] or case == "silent"
-    told = [row for rows in outputs[True] for row in rows]
-    assert sorted(map(repr, map(tuple, driven))) == sorted(map(repr, told)), "the test driver"
-    states = [
-        held(spark, tmp_path / f"cp{native}", _VARIABLES[case], native=native) for native in outputs
-    ]
-    assert states[0] == states[1]
-
-
-_VARIABLES = {
-    "totals": ["state"], "resets": ["state"], "lists": ["items"], "maps": ["counts"],
-    "several variables": ["best", "all", "by"], "event timers": ["state"], "silent": ["state"],
-}  # fmt: skip
 
 
 def test_a_processor_that_raises_commits_nothing_and_a_mended_one_goes_on(
@@ -106,8 +73,29 @@ def test_a_processor_that_raises_commits_nothing_and_a_mended_one_goes_on(
     assert holdfast.read(tmp_path / "cp", store="state").get("secret-key") == (5, 17)
 
 
+def test_timers_that_always_register_others_for_the_past_do_not_keep_a_query_from_its_end(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("holdfast.spark.query._MOST_TICKS", 3)
+    write_batches(tmp_path / "in", seed=1, batches=1)
+    rows = stateful(spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in")))
+    query = (
+        rows.groupBy("id")
+        .transformWithState(AlwaysLate(), OUTPUT, "Update", "ProcessingTime")
+        .writeStream.outputMode("update")
+        .format("noop")
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert query.version == 4
+    assert "timers are still due" in caplog.text
+
+
 def test_state_to_start_with_is_handled_once_before_the_first_batch(
-    spark: SparkSession, tmp_path: Path, rocksdb: None
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     seeds = [("a", 1000), ("a", 2000), ("z", 5000)]
     start = spark.createDataFrame(seeds, "name string, total long")
@@ -117,16 +105,15 @@ def test_state_to_start_with_is_handled_once_before_the_first_batch(
         grouped = start.withColumnRenamed("name", "id").groupBy("id")
         return rows.transformWithState(Seeded(), OUTPUT, "Update", "None", grouped)
 
-    outputs: dict[bool, list[Any]] = {True: [], False: []}
-    for batches in (2, 3):
+    for batches in (2, 3):  # started anew in between
         write_batches(tmp_path / "in", seed=5, batches=batches)
-        for native, found in outputs.items():
-            checkpoint = tmp_path / f"cp{native}"
-            found += run(spark, tmp_path / "in", checkpoint, pipeline, "update", native=native)
-    assert outputs[False] == outputs[True]
-    state = holdfast.read(tmp_path / "cpFalse", store="state")
+        run(spark, tmp_path / "in", tmp_path / "cp", pipeline, "update", native=False)
+    state = holdfast.read(tmp_path / "cp", store="state")
     assert state.get("z") == (100, 5000)
     assert state.at(1).get("a") == (200, 3000)
+    rows = spark.read.schema(SCHEMA).parquet(str(tmp_path / "in")).filter("id = 'a'")
+    assert state.get("a") == (200 + rows.selectExpr("count(v)").first()[0],
+                              3000 + rows.selectExpr("sum(v)").first()[0])  # fmt: skip
 
 
 def test_state_to_start_with_has_the_streams_key_types(spark: SparkSession, tmp_path: Path) -> None:
@@ -137,6 +124,62 @@ def test_state_to_start_with_has_the_streams_key_types(spark: SparkSession, tmp_
         grouped.transformWithState(Seeded(), OUTPUT, "Update", "None", start)
     with pytest.raises(holdfast.InvalidArgument, match="initial state is DataFrame"):
         grouped.transformWithState(Seeded(), OUTPUT, "Update", "None", spark.range(3))
+
+
+def test_a_processor_knows_its_query_run_and_batch(spark: SparkSession, tmp_path: Path) -> None:
+    told: list[tuple[str, ...]] = []
+    for batches in (2, 3):
+        write_batches(tmp_path / "in", seed=5, batches=batches)
+        source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
+        query = (
+            stateful(source.parquet(str(tmp_path / "in")))
+            .groupBy("id")
+            .transformWithState(Asking(), OUTPUT, "Update", "None")
+            .writeStream.outputMode("update")
+            .foreachBatch(lambda rows, version: told.append(tuple(rows.first().what.split())))
+            .option("checkpointLocation", str(tmp_path / "cp"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        assert told[-1][:2] == (query.id, query.runId)
+    assert [batch for _, _, batch in told] == ["0", "1", "2"]
+    assert len({query_id for query_id, _, _ in told}) == 1
+    assert told[1][1] != told[2][1], "another run"
+
+
+def test_the_figures_of_a_processor_are_sparks(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path / "in", seed=5, batches=1)
+    query = (
+        stateful(spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in")))
+        .filter("v is not null")
+        .groupBy("id")
+        .transformWithState(Changing(gone=("b",), a="v long", c="v long"), OUTPUT, "Update", "None")
+        .writeStream.outputMode("update")
+        .foreachBatch(lambda rows, version: rows.collect())
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    figures = query.lastProgress.stateOperators[0].customMetrics
+    assert figures["numValueStateVars"] == 2
+    assert figures["numDeletedStateVars"] == 1
+    assert query.lastProgress.stateOperators[0].operatorName == "transformWithStateInPySparkExec"
+
+
+def test_output_that_is_late_where_it_goes_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    output = "id string, at timestamp"
+
+    def pipeline(frame: Any) -> Any:
+        rows = frame.withWatermark("ts", "0 seconds").groupBy("id")
+        late = rows.transformWithState(Late(), output, "Append", "EventTime", None, "at")
+        return late.groupBy("at").count()
+
+    write_batches(tmp_path / "in", seed=5, batches=3)
+    with pytest.raises(StreamingQueryException, match="'at' is not after the watermark"):
+        run(spark, tmp_path / "in", tmp_path / "cp", pipeline, "append", native=False)
+    assert holdfast.read(tmp_path / "cp", store="state").version == 2, "rows are late from then on"
 
 
 def test_state_variables_evolve_and_what_cannot_is_refused(
@@ -184,13 +227,17 @@ def test_a_dataframe_that_is_no_stream_gives_what_it_gives_in_spark(
 ) -> None:
     write_batches(tmp_path, seed=6, batches=3)
     rows = spark.read.schema(SCHEMA).parquet(str(tmp_path)).filter("v is not null")
+    seeds = [("a", 1000), ("a", 2000), ("z", 5000), (None, 1)]
+    start = spark.createDataFrame(seeds, "id string, total long").groupBy("id")
 
-    def given(frame: Any, processor: Any) -> list[str]:
-        made = frame.groupBy("id").transformWithState(processor, OUTPUT, "Update", "None")
-        return sorted(map(repr, made.filter("id <> 'b'").collect()))
+    def given(frame: Any, processor: Any, start: Any = None) -> list[str]:
+        made = frame.groupBy("id").transformWithState(processor, OUTPUT, "Update", "None", start)
+        return sorted(map(repr, made.filter("id is null or id <> 'b'").collect()))
 
-    for processor in (Totals, Maps):
-        assert given(stateful(rows), processor()) == given(rows, processor())
+    assert given(stateful(rows), Maps()) == given(rows, Maps())
+    assert given(stateful(rows), Seeded(), start) == given(rows, Seeded(), start)
+    nothing = rows.filter("id = 'nobody'")
+    assert given(stateful(nothing), Seeded(), start) == []
     by_arrow = (
         stateful(rows)
         .groupBy("id")
@@ -200,9 +247,6 @@ def test_a_dataframe_that_is_no_stream_gives_what_it_gives_in_spark(
         r.total
         for r in stateful(rows).groupBy("id").agg({"v": "sum"}).toDF("id", "total").collect()
     )
-    start = spark.createDataFrame([("a", 1)], "id string, total long").groupBy("id")
-    with pytest.raises(holdfast.InvalidArgument, match="Initial state is for streams"):
-        stateful(rows).groupBy("id").transformWithState(Seeded(), OUTPUT, "Update", "None", start)
 
 
 def _totals(
@@ -259,11 +303,11 @@ def test_an_arrow_processor_gives_what_one_of_rows_gives(
 def test_what_a_processor_cannot_have_is_refused_when_it_is_given(
     spark: SparkSession, tmp_path: Path, init: Any, message: str
 ) -> None:
-    class Asking(Totals):
+    class Wanting(Totals):
         def init(self, handle: Any) -> None:
             init(handle)
 
     write_batches(tmp_path, seed=1, batches=1)
     grouped = stateful(spark.readStream.schema(SCHEMA).parquet(str(tmp_path))).groupBy("id")
     with pytest.raises(holdfast.HoldfastError, match=message):
-        grouped.transformWithState(Asking(), OUTPUT, "Update", "None")
+        grouped.transformWithState(Wanting(), OUTPUT, "Update", "None")

@@ -90,4 +90,7 @@ def test_a_signal_ends_a_stream_without_harm(
         .start()
     )  # fmt: skip
     query.awaitTermination()
-    assert _state(checkpoint) == (version + 4, _counts(source, version + 4))
+    last, counts = _state(checkpoint)
+    # Spark may have listed a file for a batch it did not come to plan: its next batch takes two.
+    assert last in (version + 3, version + 4)
+    assert counts == _counts(source, version + 4)

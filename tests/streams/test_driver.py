@@ -82,6 +82,63 @@ def test_entries_end_one_by_one_when_the_clock_reaches_their_time() -> None:
     assert driver.state("last", at=1) == {("a",): (1,)}
 
 
+class Calls(Everything):
+    """Puts, asks or clears, by the number in its rows, with every method there is."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            (self.put, self.clear, lambda: None)[row.v]()
+        yield Row(id=key[0], what=str(self.answers()))
+
+    def put(self) -> None:
+        self.last.update((1,))
+        self.items.put([(1,), (2,)])
+        self.items.appendValue((3,))
+        self.items.appendList([(4,), (5,)])
+        for v in (1, 2, 3):
+            self.counts.updateValue((v,), (10 * v,))
+        self.counts.removeKey((3,))
+
+    def clear(self) -> None:
+        for state in (self.last, self.items, self.counts):
+            state.clear()
+
+    def answers(self) -> list[Any]:
+        counts = self.counts
+        return [
+            self.last.exists(), self.last.get(), self.items.exists(), list(self.items.get()),
+            counts.exists(), counts.getValue((1,)), counts.getValue((3,)), counts.containsKey((2,)),
+            sorted(counts.keys()), sorted(counts.values()), sorted(counts.iterator()),
+        ]  # fmt: skip
+
+
+_HELD = [
+    True, (1,), True, [(1,), (2,), (3,), (4,), (5,)], True, (10,), None, True,
+    [(1,), (2,)], [(10,), (20,)], [((1,), (10,)), ((2,), (20,))],
+]  # fmt: skip
+_OVER = [False, None, False, [], False, None, None, False, [], [], []]
+_PUT, _CLEAR, _ASK = 0, 1, 2
+
+
+def test_every_method_of_every_kind_of_state_keeps_to_the_ttl() -> None:
+    driver = _driver(Calls())
+
+    def told(at_ms: int, *calls: int) -> str:
+        driver.set_clock(at_ms, idle=False)
+        (row,) = driver.push([_row("a", call) for call in calls], idle=False)
+        return str(row.what)
+
+    assert told(10_000, _PUT) == str(_HELD)
+    assert told(10_999, _ASK) == str(_HELD)
+    assert told(11_000, _ASK) == str(_OVER)
+    assert told(11_000, _PUT) == str(_HELD), "put again"
+    assert told(11_500, _CLEAR) == str(_OVER)
+    assert told(11_500, _PUT) == str(_HELD)
+    assert told(12_400, _PUT) == str(_HELD), "lasts anew"
+    assert told(13_399, _ASK) == str(_HELD)
+    assert told(13_400, _ASK) == str(_OVER)
+
+
 def test_a_ttl_in_event_time_counts_from_the_calls_latest_row_against_the_watermark() -> None:
     driver = _driver(Everything(), "EventTime", watermark=("ts", 0))
     driver.push([_row("a", 1, 10), _row("a", 2, 12)])
@@ -368,6 +425,42 @@ def test_a_timer_registered_for_the_past_by_a_timer_fires_in_the_next_version() 
     assert [row.what for row in driver.set_clock(5000)] == ["1003", "1002", "1001", "1000"]
     assert driver.version == version + 4
     assert driver.timers() == {}
+
+
+def test_a_timer_that_always_registers_one_for_the_past_fails_and_does_not_hang() -> None:
+    class Endless(Alarm):
+        def handleExpiredTimer(
+            self, key: Any, timerValues: Any, expiredTimerInfo: Any
+        ) -> Iterator[Row]:
+            self.handle.registerTimer(expiredTimerInfo.getExpiryTimeInMs() - 1)
+            return iter([])
+
+    driver = _driver(Endless())
+    driver.push([_row("a", 2000)])
+    with pytest.raises(holdfast.IllegalState, match="registers one for the past each time"):
+        driver.set_clock(2000)
+
+
+def test_long_lists_are_held_for_fewer_keys_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "_KEYS_AT_FIRST", 2)
+    monkeypatch.setattr(states, "_ENTRIES_AT_A_TIME", 20)
+    held: list[int] = []
+    load = states.ListState._load
+
+    def counted(self: Any) -> Any:
+        found = load(self)
+        held.append(sum(len(entries) for entries in self._loaded.values()))
+        return found
+
+    monkeypatch.setattr(states.ListState, "_load", counted)
+    driver = StateTestDriver(Forever(), "id", SCHEMA, OUTPUT, partitions=1)
+    driver.push([_row(f"k{n}", v) for n in range(20) for v in range(5)])
+    held.clear()
+    given = driver.push([_row(f"k{n}", 5) for n in range(20)])
+    assert {row.what.partition("], [")[0] for row in given} == {"[(5,), [0, 1, 2, 3, 4, 5"}
+    assert held[0] <= 12, "it does not know yet how long they are"
+    assert max(held) <= 25, "the entries wanted, and those of the batch"
+    assert len(held) <= 7
 
 
 def test_an_error_names_the_hash_of_its_key_for_rows_and_for_timers_alike() -> None:

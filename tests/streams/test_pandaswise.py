@@ -151,6 +151,15 @@ def test_key_cells_are_of_numpys_types() -> None:
     mixed = key_cells(pa.chunked_array([pa.array([1, None])]), "k", _BERLIN)
     assert mixed[0] == 1
     assert np.isnan(mixed[1])
+    assert type(mixed[1]) is np.float64
     assert key_cells(pa.chunked_array([pa.array(["a", None])]), "k", _BERLIN) == ["a", None]
     moment = pa.array([dt.datetime(2024, 7, 1, 12, tzinfo=_UTC)], pa.timestamp("us", tz="UTC"))
     assert key_cells(pa.chunked_array([moment]), "k", _BERLIN) == [pd.Timestamp(2024, 7, 1, 14)]
+
+
+def test_whole_numbers_are_no_decimals() -> None:
+    style = _style("a decimal(10,2)")
+    (table,) = style.tables(iter([pd.DataFrame({"a": [Decimal(5)]})]))
+    assert table.column("a").to_pylist() == [Decimal("5.00")]
+    with pytest.raises(InvalidArgument, match="'a' of what the processor gave is int64"):
+        list(style.tables(iter([pd.DataFrame({"a": [5]})])))

@@ -63,3 +63,20 @@ def test_what_is_loaded_is_no_longer_looked_through_for_garbage() -> None:
     )  # fmt: skip
     assert done.stdout.split() == ["True", "True"]
     assert gc.isenabled()
+
+
+def test_garbage_is_looked_for_seldom_within_a_task_and_as_before_after_it() -> None:
+    before = gc.get_threshold()
+    with worker.seldom_collecting():
+        assert gc.get_threshold() > before
+    assert gc.get_threshold() == before
+
+
+def test_a_process_that_looks_for_no_garbage_goes_on_so() -> None:
+    before = gc.get_threshold()
+    gc.set_threshold(0)
+    try:
+        with worker.seldom_collecting():
+            assert gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*before)

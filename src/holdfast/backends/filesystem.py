@@ -85,7 +85,8 @@ class FsspecStorage(Storage):
         scheme = self._location.partition("://")[0]
         raise IllegalState(
             f"{self._location} can only be read: {scheme!r} has no proven way to create a file "
-            "exactly once. Write to a local root instead.",
+            "exactly once. Write to a local root, or to one on hdfs://, s3://, cassandra:// or "
+            "dynamodb://.",
             condition="STATE_STORE_READ_ONLY",
         )
 

@@ -16,4 +16,4 @@ class HDFSBackedStateStoreProvider(EngineProvider):
     """Keeps the versions of a store at any root `open_storage` understands."""
 
     def _open_storage(self, location: str, options: Mapping[str, str]) -> Storage:
-        return open_storage(location, options)
+        return open_storage(location, options, self._conf)

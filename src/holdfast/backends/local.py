@@ -45,14 +45,14 @@ class LocalStorage(Storage):
     def read(self, path: str) -> pa.Buffer:
         with _mapped_errors("read", path):
             try:
-                return _map_or_read(self._absolute(path))
+                return map_or_read(self._absolute(path))
             except _MISSING:
                 raise BlobNotFound(path) from None
 
     def read_range(self, path: str, start: int, stop: int) -> pa.Buffer:
         with _mapped_errors("read", path):
             try:
-                return _read_range(self._absolute(path), start, stop)
+                return read_file_range(self._absolute(path), start, stop)
             except _MISSING:
                 raise BlobNotFound(path) from None
 
@@ -146,7 +146,7 @@ class _LocalWriter(BlobWriter):
 
     def write(self, data: bytes | memoryview | pa.Buffer) -> object:
         with _mapped_errors("write", self._path):
-            return _write_all(self._file.fileno(), memoryview(data).cast("B"))
+            return write_all(self._file.fileno(), memoryview(data).cast("B"))
 
     def close(self) -> None:
         with _mapped_errors("write", self._path):
@@ -178,19 +178,20 @@ def _opener(path: str, flags: int) -> int:
 
 def _write_durably(path: str, data: bytes) -> None:
     with open(path, "xb", buffering=0, opener=_opener) as file:
-        _write_all(file.fileno(), memoryview(data))
+        write_all(file.fileno(), memoryview(data))
         os.fsync(file.fileno())
 
 
-def _write_all(descriptor: int, data: memoryview) -> int:
+def write_all(descriptor: int, data: memoryview) -> int:
+    """Write every byte, in as many calls as it takes."""
     written = 0
     while written < len(data):
         written += os.write(descriptor, data[written:])
     return written
 
 
-def _map_or_read(path: str) -> pa.Buffer:
-    """A map of the file; its bytes where it cannot be mapped. Raises TooLarge."""
+def map_or_read(path: str) -> pa.Buffer:
+    """A map of the file; its bytes where it cannot be mapped. Raises TooLarge, and OSError."""
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise FileNotFoundError(path)
@@ -207,7 +208,7 @@ def _map_or_read(path: str) -> pa.Buffer:
     except OSError as error:
         if found.st_size > _ALWAYS_WHOLE_BYTES:
             raise TooLarge(path) from error
-        return _read_range(path, 0, found.st_size)
+        return read_file_range(path, 0, found.st_size)
 
 
 def _address_space() -> int:
@@ -216,7 +217,8 @@ def _address_space() -> int:
     return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
 
-def _read_range(path: str, start: int, stop: int) -> pa.Buffer:
+def read_file_range(path: str, start: int, stop: int) -> pa.Buffer:
+    """Bytes start..stop of a file; fewer where it ends before."""
     with open(path, "rb", buffering=0) as file:
         file.seek(start)
         data = bytearray(max(0, min(stop, os.fstat(file.fileno()).st_size) - start))

@@ -4,29 +4,69 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from holdfast.backends.cache import cached
 from holdfast.backends.filesystem import FsspecStorage
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.memory import MemoryStorage
+from holdfast.conf import StateStoreConf
 from holdfast.engine.storage import Storage
+from holdfast.errors import InvalidArgument
+
+S3_SCHEMES = ("s3", "s3a")
+DATABASE_SCHEMES = ("cassandra", "dynamodb")
+_REMOTE = {
+    "hdfs": ("hdfs", "hdfs_native", "holdfast.backends.hdfs", "HdfsStorage"),
+    **dict.fromkeys(S3_SCHEMES, ("s3", "boto3", "holdfast.backends.s3", "S3Storage")),
+    "cassandra": ("cassandra", "cassandra", "holdfast.backends.cassandra", "CassandraStorage"),
+    "dynamodb": ("dynamodb", "boto3", "holdfast.backends.dynamodb", "DynamoDbStorage"),
+}
+"""By scheme the extra with the client, the client's module, and the storage over it."""
 
 
 def open_storage(
-    location: str | os.PathLike[str], options: Mapping[str, str] | None = None
+    location: str | os.PathLike[str],
+    options: Mapping[str, str] | None = None,
+    conf: StateStoreConf = StateStoreConf.empty,
 ) -> Storage:
     """The storage for a root: a path or `file:` URI is local, `memory://name` lives in this
-    process, any other scheme goes through fsspec and can be read.
+    process, `hdfs://`, `s3://` (or `s3a://`), `cassandra://` and `dynamodb://` are remote with
+    copies of blobs kept locally, any other scheme goes through fsspec and can be read.
 
-    `options` are handed to the fsspec filesystem.
+    `options` say how a remote storage is reached: credentials, an endpoint, settings of its own.
     """
     text = os.fspath(location)
-    scheme = urlsplit(text).scheme if "://" in text or text.startswith("file:") else ""
+    scheme = scheme_of(text)
     if scheme == "":
         return LocalStorage(Path(text).expanduser())
     if scheme in ("file", "local"):
         return LocalStorage(unquote(urlsplit(text).path))
     if scheme == "memory":
         return MemoryStorage.named(text.removeprefix("memory://").strip("/"))
+    if scheme in _REMOTE:
+        return cached(_remote(text, scheme, options or {}, conf), conf)
     return FsspecStorage(text, dict(options or {}))
+
+
+def scheme_of(location: str) -> str:
+    """The scheme of a root, "" for a path."""
+    is_uri = "://" in location or location.startswith("file:")
+    return urlsplit(location).scheme if is_uri else ""
+
+
+def _remote(
+    location: str, scheme: str, options: Mapping[str, str], conf: StateStoreConf
+) -> Storage:
+    extra, client, module, name = _REMOTE[scheme]
+    try:
+        import_module(client)
+    except ImportError as error:
+        raise InvalidArgument(
+            f"{location} needs the package {client}, which is not installed: "
+            f'pip install "holdfast[{extra}]"'
+        ) from error
+    storage: Storage = getattr(import_module(module), name)(location, options, conf)
+    return storage

@@ -21,7 +21,7 @@ _EPILOG = "\n\n".join(["Exit codes", *(f"{code.value}: {code.meaning}" for code 
 
 app = typer.Typer(
     name="holdfast",
-    help="Look into versioned state: any root, any version, without Spark. Nothing is changed.",
+    help="Look into versioned state: any root, any version, without Spark. Only copy writes.",
     epilog=_EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # they would print local variables, which hold state
@@ -72,7 +72,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Look into versioned state: any root, any version, without Spark. Nothing is changed."""
+    """Look into versioned state: any root, any version, without Spark. Only copy writes."""
 
 
 @app.command()
@@ -223,6 +223,50 @@ def verify(root: Root, json: Json = False) -> None:
     from holdfast.cli import commands
 
     commands.run(json, lambda to: commands.verify(to, root))
+
+
+@app.command()
+def copy(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FROM",
+            help="The root to copy from, or the checkpoint of a query. It may be in use.",
+            show_default=False,
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TO",
+            help="An empty place, or one with an unfinished or an older copy of FROM.",
+            show_default=False,
+        ),
+    ],
+    versions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--versions",
+            metavar="3,5..7,newest",
+            help="Versions, tags and ranges to copy, with their tags.",
+            show_default="all there are",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be copied, and write nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before writing.")] = False,
+    json: Json = False,
+) -> None:
+    """Copy versions to another root, of any kind, and check every byte there.
+
+    Run again, it goes on where it was. A stream goes on there with the same checkpoint and
+    stateLocation set to TO. Until the copy is whole, nothing opens it.
+    """
+    from holdfast.cli import commands
+
+    wanted = [part for text in versions or () for part in text.split(",")]
+    commands.run(json, lambda to: commands.copy(to, source, target, wanted, dry_run, yes))
 
 
 @app.command()

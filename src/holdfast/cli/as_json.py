@@ -13,7 +13,8 @@ from typing import Any, TextIO
 import pyarrow as pa
 
 from holdfast.cli.exits import Exit
-from holdfast.cli.output import Check, Output, columns_of
+from holdfast.cli.output import Check, Output, columns_of, nobody_to_ask
+from holdfast.database import Copied, CopyPlan
 from holdfast.errors import HoldfastError
 from holdfast.inspection import (
     Diff,
@@ -105,6 +106,15 @@ class JsonOutput(Output):
         intact = all(result.intact for result in results)
         roots = [{**asdict(result), "intact": result.intact} for result in results]
         _print({"intact": intact, "roots": roots})
+
+    def copy_plan(self, plan: CopyPlan) -> None:
+        _print(asdict(plan))
+
+    def confirm_copy(self, plan: CopyPlan) -> bool:
+        raise nobody_to_ask(plan)
+
+    def copied(self, copied: Copied) -> None:
+        _print(asdict(copied))
 
     def checks(self, checks: Sequence[Check]) -> None:
         healthy = not any(check.status == "failed" for check in checks)

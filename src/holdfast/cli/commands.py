@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import typer
 
 from holdfast import inspection
+from holdfast.backends.locations import open_storage, scheme_of
 from holdfast.cli.as_json import JsonOutput
 from holdfast.cli.console import ConsoleOutput
 from holdfast.cli.doctor import examine
 from holdfast.cli.exits import Exit
 from holdfast.cli.output import Output
+from holdfast.database import plan_copy
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.inspection import InspectedStore, Root
 from holdfast.inspection.cells import parse_json_row, parse_row
@@ -164,10 +166,32 @@ def verify(output: Output, location: str) -> Exit:
     """Check every byte."""
     results = []
     for root in inspection.open_roots(location):
-        with output.progress(root.location) as progress:
+        with output.progress(f"verify {root.location}") as progress:
             results.append(inspection.verify(root, progress))
     output.verification(results)
     return Exit.OK if all(result.intact for result in results) else Exit.FOUND
+
+
+def copy(
+    output: Output, source: str, target: str, wanted: list[str], dry_run: bool, yes: bool
+) -> Exit:
+    """Copy versions from one root to another."""
+    if scheme_of(target) == "memory":
+        raise InvalidArgument(
+            f"{target} would be in the memory of this command and end with it. Name a place that "
+            "stays."
+        )
+    root = inspection.open_root(source)
+    copying = plan_copy(root.storage, open_storage(target), wanted)
+    if dry_run:
+        output.copy_plan(copying.plan)
+        return Exit.OK
+    if not yes and not copying.plan.is_done and not output.confirm_copy(copying.plan):
+        return Exit.INTERRUPTED
+    with output.progress(f"copy to {copying.plan.target}") as progress:
+        copied = copying.run(progress)
+    output.copied(copied)
+    return Exit.OK
 
 
 def doctor(output: Output, location: str | None) -> Exit:

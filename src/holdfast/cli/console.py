@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+import typer
 from rich import box
 from rich.console import Console
 from rich.progress import (
@@ -23,7 +24,8 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.output import Check, Output, columns_of
+from holdfast.cli.output import Check, Output, columns_of, nobody_to_ask
+from holdfast.database import Copied, CopyPlan
 from holdfast.errors import HoldfastError
 from holdfast.inspection import (
     Diff,
@@ -220,6 +222,35 @@ class ConsoleOutput(Output):
         self._note(f"versions that can be read: {spans(result.readable) or 'none'}")
         self._note(f"versions that cannot: {spans(result.broken) or 'none'}")
 
+    def copy_plan(self, plan: CopyPlan) -> None:
+        self._facts(_copy_facts(plan))
+        if plan.is_done:
+            self._note("all of it is there already; nothing to do")
+
+    def confirm_copy(self, plan: CopyPlan) -> bool:
+        if not sys.stdin.isatty():
+            raise nobody_to_ask(plan)
+        self.copy_plan(plan)
+        try:
+            return typer.confirm("Copy?", err=True)
+        except typer.Abort:
+            return False
+
+    def copied(self, copied: Copied) -> None:
+        if copied.vanished:
+            self.warning(
+                f"Retention removed {_versions(copied.vanished)} before they were copied; the "
+                "others are whole."
+            )
+        line = (
+            f"{_versions(copied.versions)} copied and checked: "
+            f"{_files(copied.written_files)} written, {size_text(copied.written_bytes)}"
+        )
+        if copied.kept_files:
+            line += f"; {_files(copied.kept_files)} there before, {size_text(copied.kept_bytes)}"
+        everything = copied.written_files or copied.kept_files
+        self._console.print(Text(line if everything else "all of it was there already", "green"))
+
     def checks(self, checks: Sequence[Check]) -> None:
         table = _table("check", "", "found", "what to do")
         for check in checks:
@@ -247,7 +278,7 @@ class ConsoleOutput(Output):
             disable=not self._errors.is_terminal,
         )
         with bar:
-            task = bar.add_task(f"verify {title}", total=None)
+            task = bar.add_task(title, total=None)
             yield lambda done, total, path: bar.update(task, completed=done, total=total)
 
     def _title(self, text: str) -> None:
@@ -318,6 +349,27 @@ def _root_facts(root: RootInfo) -> dict[str, str]:
         "committed": time_text(root.committed_at_ms),
         "tags": tags or "–",
     }
+
+
+def _copy_facts(plan: CopyPlan) -> dict[str, str]:
+    tags = ", ".join(f"{name} = {version}" for name, version in sorted(plan.tags.items()))
+    there = f"{_files(plan.present_files)}, {size_text(plan.present_bytes)}"
+    return {
+        "from": plan.source,
+        "to": f"{plan.target}{', an unfinished copy' if plan.resumes else ''}",
+        "versions": spans(plan.versions),
+        "tags": tags or "–",
+        "to copy": f"{_files(plan.files)}, {size_text(plan.size_bytes)}",
+        "there": f"{there}, to be checked" if plan.present_files else "–",
+    }
+
+
+def _versions(numbers: Sequence[int]) -> str:
+    return f"version{'s' if len(numbers) > 1 else ''} {spans(numbers)}"
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"
 
 
 def _partitions(store: StoreInfo) -> str:

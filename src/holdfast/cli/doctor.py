@@ -22,7 +22,7 @@ from holdfast.errors import HoldfastError
 
 JAVA_NEEDED = 17
 _EXTRAS = {
-    "hdfs": "hdfs-native", "s3": "s3fs", "cassandra": "cassandra-driver", "dynamodb": "boto3",
+    "hdfs": "hdfs-native", "s3": "boto3", "cassandra": "cassandra-driver", "dynamodb": "boto3",
     "sql": "duckdb", "web": "starlette",
 }  # fmt: skip
 _RACES, _RACERS = 25, 8
@@ -149,7 +149,7 @@ def _root(location: str) -> Iterator[Check]:
         yield _readable(storage)
         yield Check(
             "create-if-absent", "note", "not proven for this scheme: the root can only be read",
-            "Write to a local root",
+            "Write to a local root, or to hdfs://, s3://, cassandra:// or dynamodb://",
         )  # fmt: skip
         return
     if isinstance(storage, LocalStorage) and os.path.isfile(storage.location):
@@ -202,13 +202,15 @@ def _creates_once(storage: Storage, folder: str) -> Check:
     """Races for one name must have one winner each, who finds his own bytes."""
     name = "create-if-absent"
     bad = 0
+    is_local = isinstance(storage, LocalStorage)
+    hint = " The file system must support hard links." if is_local else ""
     try:
         for race in range(_RACES):
             bad += not _one_winner(storage, f"{folder}/{race}")
     except HoldfastError as error:
         return Check(
             name, "failed", "refused",
-            f"{error.message} The file system must support hard links.",
+            f"{error.message}{hint}",
         )  # fmt: skip
     if bad:
         return Check(

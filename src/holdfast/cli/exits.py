@@ -24,10 +24,10 @@ class Exit(IntEnum):
     FOUND = (1, "verify found damage, doctor a failed check, diff a difference")
     USAGE = (2, "the call cannot be right: an unknown option, a cell that does not fit its column")
     NOT_FOUND = (3, "there is no such root, version, tag or key")
-    DAMAGED = (4, "what was asked for is damaged and cannot be read")
+    DAMAGED = (4, "what was asked for is damaged or half copied, and cannot be read")
     UNAVAILABLE = (5, "the storage did not answer; try again")
     FAULT = (70, "a fault in holdfast itself")
-    INTERRUPTED = (130, "stopped by Ctrl-C")
+    INTERRUPTED = (130, "stopped by Ctrl-C, or by a no to the question whether to go on")
 
     @classmethod
     def of(cls, error: HoldfastError) -> Exit:
@@ -41,5 +41,6 @@ _BY_CONDITION = {
     "STATE_STORE_CORRUPTION": Exit.DAMAGED,
     "STATE_STORE_UNSUPPORTED_FORMAT": Exit.DAMAGED,
     "STATE_STORE_HASH_MISMATCH": Exit.DAMAGED,
+    "STATE_STORE_UNFINISHED_COPY": Exit.DAMAGED,
     "STATE_STORE_UNAVAILABLE": Exit.UNAVAILABLE,
 }

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError
+from holdfast.database import Copied, CopyPlan
+from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.inspection import (
     Diff,
     HistoryLine,
@@ -75,6 +76,18 @@ class Output(ABC):
         """What was checked and what is wrong."""
 
     @abstractmethod
+    def copy_plan(self, plan: CopyPlan) -> None:
+        """What a copy would do."""
+
+    @abstractmethod
+    def confirm_copy(self, plan: CopyPlan) -> bool:
+        """Whether the user wants it. Raises InvalidArgument where nobody can be asked."""
+
+    @abstractmethod
+    def copied(self, copied: Copied) -> None:
+        """What a copy did."""
+
+    @abstractmethod
     def checks(self, checks: Sequence[Check]) -> None:
         """What the doctor found."""
 
@@ -89,6 +102,14 @@ class Output(ABC):
     @abstractmethod
     def progress(self, title: str) -> AbstractContextManager[Progress]:
         """A bar on stderr while something long runs."""
+
+
+def nobody_to_ask(plan: CopyPlan) -> InvalidArgument:
+    """Why a copy does not begin without --yes."""
+    return InvalidArgument(
+        f"Nothing was copied: this would write to {plan.target}, and there is nobody to ask. Say "
+        "--yes to let it, or --dry-run to see what it would do."
+    )
 
 
 def columns_of(store: InspectedStore, table: pa.Table) -> list[Any]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.conf import StateStoreConf
 from holdfast.database.partitioned import OPERATOR, PartitionedReader, PartitionedStore
+from holdfast.database.viewing import DatabaseView
 from holdfast.engine.chain import StoreShape
 from holdfast.engine.commit import Prepared
 from holdfast.engine.committer import Committer
@@ -27,6 +28,7 @@ from holdfast.errors import Closed, VersionNotFound
 from holdfast.ids import DEFAULT_STORE_NAME, StateStoreId
 from holdfast.store import Row
 from holdfast.types import Schema
+from holdfast.views import ViewSpec
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ class Database:
         conf: StateStoreConf,
         options: Mapping[str, str],
         runtime: Runtime,
+        view: ViewSpec | None = None,
     ) -> None:
         self.root = root
         self.runtime = runtime
@@ -73,6 +76,8 @@ class Database:
         self._maintenance: Periodic | None = None
         self._closed = False
         self._providers = [self._new_provider(e.index, options) for e in self._store.partitions]
+        self._view = None if view is None else DatabaseView(view, self.root, versions, manifest)
+        self.sync_view()
 
     def _new_provider(
         self, partition: int, options: Mapping[str, str]
@@ -142,7 +147,7 @@ class Database:
         def commit(done: list[EngineStateStore]) -> None:
             self._commit(base, based_at_ms, commit_id, [part.prepared for part in done])
 
-        return PartitionedStore(self.root, base.version, parts, commit)
+        return PartitionedStore(self.root, base.version, parts, commit, self.sync_view)
 
     def at(self, version: int | str) -> PartitionedReader:
         """A version, by number or tag, for reading."""
@@ -215,6 +220,15 @@ class Database:
                 log.warning("Error performing snapshot and cleaning up %s", provider, exc_info=True)
         with self._lock:
             clean(self._versions, self.runtime, self._conf, self._waiting_files)
+
+    def sync_view(self) -> None:
+        """Bring the view, if there is one, to the newest version this handle knows.
+
+        Opening and every commit do it. Where the database did not answer then, this, the next
+        commit or the next opening catches up.
+        """
+        if self._view is not None:
+            self._view.follow(self._manifest, self._providers)
 
     def _waiting_files(self) -> set[str]:
         return {path for provider in self._providers for path in provider.waiting_files()}

@@ -22,6 +22,7 @@ from holdfast.engine.versions import VersionLog
 from holdfast.errors import Conflict, InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.types import parse_schema
+from holdfast.views import ViewSchema, ViewSpec
 
 log = logging.getLogger(__name__)
 
@@ -36,22 +37,32 @@ def open_database(
     num_cols_prefix_key: int | None = None,
     conf: StateStoreConf | Mapping[str, Any] | None = None,
     options: Mapping[str, str] | None = None,
+    view: str | None = None,
+    view_options: Mapping[str, str] | None = None,
 ) -> Database:
     """Open the store at `root`, making it when there is none.
 
     `key` and `value` are schemas: DDL text, a StructType or an Arrow schema. They are needed only
     to make a new store; where the root exists they must match it. `partitions` defaults to 1.
+    `options` say how a remote root is reached; they are kept nowhere.
+
+    `view` is a table that shows the newest version to other services, such as
+    cassandra://host:9042/keyspace/table or dynamodb://region/table; it is made and filled where it
+    has to be, and every commit brings it up to date. `view_options` say how it is reached.
     """
+    settings = conf if isinstance(conf, StateStoreConf) else StateStoreConf.of(conf or {})
     return open_on(
-        open_storage(_location(root), options),
+        open_storage(_location(root), options, settings),
         Runtime.system(),
         key,
         value,
         partitions=partitions,
         key_index_ordinal=key_index_ordinal,
         num_cols_prefix_key=num_cols_prefix_key,
-        conf=conf,
+        conf=settings,
         options=options,
+        view=view,
+        view_options=view_options,
     )
 
 
@@ -66,6 +77,8 @@ def open_on(
     num_cols_prefix_key: int | None = None,
     conf: StateStoreConf | Mapping[str, Any] | None = None,
     options: Mapping[str, str] | None = None,
+    view: str | None = None,
+    view_options: Mapping[str, str] | None = None,
 ) -> Database:
     """The same with storage, clocks and randomness handed in, for tests and simulations."""
     location = storage.location
@@ -80,7 +93,16 @@ def open_on(
     _check_matches(
         manifest, location, key, value, partitions, key_index_ordinal, num_cols_prefix_key
     )
-    return Database(location, storage, versions, manifest, settings, options or {}, runtime)
+    spec = None if view is None else _view_spec(view, view_options or {}, manifest, settings)
+    return Database(location, storage, versions, manifest, settings, options or {}, runtime, spec)
+
+
+def _view_spec(
+    view: str, options: Mapping[str, str], manifest: Manifest, conf: StateStoreConf
+) -> ViewSpec:
+    entry = manifest.operators[OPERATOR][DEFAULT_STORE_NAME]
+    schema = ViewSchema(entry.key_schema, entry.value_schema)
+    return ViewSpec(view, schema, options, conf.retry_timeout_ms)
 
 
 def _location(root: str | os.PathLike[str]) -> str:
@@ -114,15 +136,17 @@ def _create(
     check_shape(key_schema, value_schema, key_index, prefix)
     shape = StoreShape.of(key_schema, value_schema, key_index, prefix)
     entry = new_store_entry(shape, [(index, partitions) for index in range(partitions)])
+    state_id = runtime.new_id()
     manifest = Manifest(
         version=0,
         parent=None,
-        commit_id=runtime.new_id(),
+        commit_id=state_id,
         writer_id=runtime.new_id(),
         epoch=0,
         committed_at_ms=runtime.clock_ms(),
         hash_name=HASH_NAME,
         operators={OPERATOR: {DEFAULT_STORE_NAME: entry}},
+        scope={"id": state_id},
     )
     try:
         versions.publish(manifest, 1, runtime.monotonic_ms())

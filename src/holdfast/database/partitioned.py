@@ -124,9 +124,12 @@ class PartitionedStore(PartitionedReader, StateStore):
         version: int,
         parts: list[EngineStateStore],
         commit: Callable[[list[EngineStateStore]], None],
+        committed: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(root, version, list(parts))
         self._commit = commit
+        self._committed = committed
+        """Called once the version is there; what it raises does not undo that."""
         self._state = State.UPDATING
         self._unclear = False
         """Whether a manifest may name the files of this update; then clean-up decides on them."""
@@ -188,6 +191,7 @@ class PartitionedStore(PartitionedReader, StateStore):
             self.abort()
             raise
         self._state = State.COMMITTED
+        self._committed()
         return self._version + 1
 
     def abort(self) -> None:

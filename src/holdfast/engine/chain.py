@@ -79,6 +79,7 @@ class SegmentCache:
         self._layout = layout
         self._open: WeakValueDictionary[str, Segment] = WeakValueDictionary()
         self._trusted: deque[str] = deque(maxlen=_MOST_TRUSTED)
+        self._renewed: set[str] = set()
         self._chunks = ChunkCache()
         self._lock = threading.Lock()
 
@@ -96,24 +97,56 @@ class SegmentCache:
                 segment = self._open.setdefault(ref.name, segment)
         return segment
 
+    def renew(self, ref: SegmentRef) -> bool:
+        """Read a damaged segment anew from its source; False where that was done, or is no use."""
+        with self._lock:
+            if ref.name in self._renewed:
+                return False
+            kept = self._storage.distrust(ref.own_path(self._directory))
+            if not self._storage.distrust(ref.path(self._directory)) and not kept:
+                return False
+            self._renewed.add(ref.name)
+            self._open.pop(ref.name, None)
+            if ref.name in self._trusted:
+                self._trusted.remove(ref.name)
+        return True
+
     def path(self, ref: SegmentRef) -> str:
         """The file that holds a segment, with the root before it."""
         return f"{self._storage.location}/{ref.path(self._directory)}"
 
     def _read(self, ref: SegmentRef) -> Segment:
         name = self.path(ref)
-        extent = self._extent(name, ref.path(self._directory))
-        if ref.pack is not None:
-            end = ref.pack.offset + ref.info.size
-            if extent.size < end:
-                raise BadSegment(name, f"the pack has {extent.size} bytes, not {end} or more")
-            extent = extent.cut(ref.pack.offset, ref.info.size)
+        extent = self._extent(name, ref.path(self._directory), ref)
         trusted = ref.name in self._trusted
         return Segment(
             name, extent, ref.info, self._layout, trusted=trusted, private_chunks=self._chunks
         )
 
-    def _extent(self, name: str, path: str) -> Extent:
+    def _extent(self, name: str, path: str, ref: SegmentRef) -> Extent:
+        if ref.pack is None:
+            return self._file(name, path)
+        start, size = ref.pack.offset, ref.info.size
+        near = self._storage.kept(ref.own_path(self._directory))
+        if near is not None and near.size == size:
+            return Whole(near)
+        if self._storage.is_remote:  # the rest of the pack is not wanted here
+            return self._part(name, path, start, size)
+        whole = self._file(name, path)
+        if whole.size < start + size:
+            raise _ends_early(name, whole.size, start + size)
+        return whole.cut(start, size)
+
+    def _part(self, name: str, path: str, start: int, size: int) -> Whole:
+        try:
+            found = self._storage.read_range(path, start, start + size)
+        except BlobNotFound:
+            raise BadSegment(name, "the file is missing") from None
+        if found.size < size:
+            raise _ends_early(name, start + found.size, start + size)
+        return Whole(found)
+
+    def _file(self, name: str, path: str) -> Extent:
         try:
             return Whole(self._storage.read(path))
         except TooLarge:
@@ -128,6 +161,10 @@ class SegmentCache:
     def chunk_bytes(self) -> int:
         """Memory of chunks that are copies of what is in the files."""
         return self._chunks.nbytes
+
+
+def _ends_early(name: str, size: int, end: int) -> BadSegment:
+    return BadSegment(name, f"the pack has {size} bytes, not {end} or more")
 
 
 class Chain:
@@ -213,6 +250,10 @@ class Chain:
         with self._lock:
             for place, ref in enumerate(self._refs):
                 if self._cache.path(ref) == bad.name and _is_bad(self._cache, ref):
+                    if self._cache.renew(ref):
+                        log.warning("%s. Reading it from its source again.", bad)
+                        self._segments = None
+                        return
                     if not ref.inputs:
                         break
                     log.warning("%s. Using the %d segments it was made of.", bad, len(ref.inputs))

@@ -13,7 +13,7 @@ from holdfast.engine.hashing import HASH_NAME
 from holdfast.engine.manifest import Manifest, PackSlice, fingerprint
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
-from holdfast.errors import IllegalState
+from holdfast.errors import Conflict, HoldfastError, IllegalState
 
 _PACK_ALIGNMENT = 64
 
@@ -51,6 +51,20 @@ class Committer:
         packed = self._pack(base.version + 1, prepared)
         manifest = self._next(base, packed, commit_id, facts)
         return self._versions.publish(manifest, self._conf.grace_period_ms, based_at_ms)
+
+    def conflict_after(self, base: Manifest) -> Conflict | None:
+        """The conflict with another writer that has committed a version after `base`.
+
+        None where there is none, and where the storage cannot tell.
+        """
+        try:
+            newest = self._versions.newest_intact()
+        except HoldfastError:
+            return None
+        if newest is None or newest.version <= base.version:
+            return None
+        is_own = newest.writer_id == self._writer_id
+        return None if is_own else self._versions.conflict(base.version + 1)
 
     def _next(
         self, base: Manifest, prepared: Sequence[Prepared], commit_id: str, facts: Mapping[str, Any]

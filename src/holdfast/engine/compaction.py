@@ -34,8 +34,9 @@ def plan(
 ) -> Plan | None:
     """What is worth merging, or None; with `force` everything, unless it is merged already.
 
-    A snapshot once enough deltas have come since the last one and they weigh a third of it;
-    before that, neighbours of one tier. So each byte is rewritten once for each tier.
+    A snapshot once enough deltas have come since the last one and they weigh a third of it, or
+    once very many have; before that, neighbours of one tier. So each byte is rewritten once for
+    each tier.
     """
     if force:
         merged = [ref.kind for ref in segments] in ([], ["snapshot"])
@@ -68,6 +69,8 @@ def _snapshot_is_due(segments: Sequence[SegmentRef], conf: StateStoreConf) -> bo
     deltas = sum(ref.high - ref.low + 1 for ref in newer)
     if deltas < conf.min_deltas_for_snapshot:
         return False
+    if conf.snapshot_lag and deltas >= conf.snapshot_lag:
+        return True
     weight = sum(ref.info.size for ref in newer)
     return snapshot is None or weight * _SNAPSHOT_RATIO >= snapshot.info.size
 

@@ -9,6 +9,10 @@ from holdfast.errors import InvalidArgument
 
 VERSIONS, PACKS, TAGS, RETIRING = "versions", "packs", "tags", "retiring"
 DELIVERED, OUTBOXES = "delivered", "outbox"
+COPYING = f"{VERSIONS}/copying"
+"""The mark on a root that is being copied to. Among the manifests, whoever lists them sees it."""
+PLACE = "place"
+"""The file by which tasks on other hosts know the driver's disk."""
 STATE = "holdfast"
 """The folder of a query's checkpoint that its state is in."""
 KINDS = ("delta", "merge", "snapshot")

@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from holdfast.engine.filenames import pack_path, segment_path
+from holdfast.engine.filenames import OUTBOXES, data_file, pack_path, segment_path
 from holdfast.engine.segment import SegmentInfo, Zone
 from holdfast.errors import Corruption, InvalidArgument
-from holdfast.ids import DEFAULT_STORE_NAME
+from holdfast.ids import DEFAULT_STORE_NAME, check_store_name
 from holdfast.types import Schema, parse_schema
 
 FORMAT = 1
@@ -59,6 +59,10 @@ class SegmentRef:
         """The file that holds it."""
         if self.pack is not None:
             return pack_path(self.pack.version, self.pack.attempt)
+        return self.own_path(directory)
+
+    def own_path(self, directory: str) -> str:
+        """The file that would hold it if it were not in a pack."""
         return segment_path(directory, self.high, self.attempt, self.kind)
 
     def without_inputs(self) -> SegmentRef:
@@ -225,12 +229,14 @@ def _from_json(body: dict[str, Any]) -> Manifest:
         hash_name=body["hash"],
         scope=body["scope"],
         operators={
-            int(operator): {name: _store_from_json(store) for name, store in stores.items()}
+            int(operator): {
+                check_store_name(name): _store_from_json(store) for name, store in stores.items()
+            }
             for operator, stores in body["operators"].items()
         },
         batch=body["batch"],
         watermark=body["watermark"],
-        outbox=tuple(body["outbox"]),
+        outbox=tuple(_outbox_from_json(part) for part in body["outbox"]),
         delivered_through=body["delivered_through"],
         tags=body["tags"],
         parent_commit_id=body["parent_commit_id"],
@@ -278,7 +284,7 @@ def _partition_to_json(entry: PartitionEntry) -> dict[str, Any]:
 
 def _partition_from_json(body: dict[str, Any]) -> PartitionEntry:
     return PartitionEntry(
-        index=body["index"],
+        index=_number(body["index"]),
         modulus=body["modulus"],
         num_keys=body["num_keys"],
         evict=body["evict"],
@@ -302,11 +308,37 @@ def segment_from_json(body: list[Any]) -> SegmentRef:
     """The segment `segment_to_json` wrote."""
     kind, low, high, attempt, rows, dead, size, tail, checksum, zone, pack, inputs = body
     return SegmentRef(
-        kind=kind,
+        kind=_part_of_name(kind),
         low=low,
-        high=high,
-        attempt=attempt,
+        high=_number(high),
+        attempt=_part_of_name(attempt),
         info=SegmentInfo(rows, dead, size, tail, checksum, Zone(*zone)),
-        pack=None if pack is None else PackSlice(*pack),
+        pack=None if pack is None else _pack_from_json(*pack),
         inputs=tuple(segment_from_json(part) for part in inputs),
     )
+
+
+def _pack_from_json(version: int, attempt: str, offset: int) -> PackSlice:
+    return PackSlice(_number(version), _part_of_name(attempt), offset)
+
+
+def _outbox_from_json(body: dict[str, Any]) -> dict[str, Any]:
+    path = body.get("path")
+    if path is not None and (data_file(path) is None or path.rpartition("/")[0] != OUTBOXES):
+        raise ValueError
+    return body
+
+
+# A manifest that somebody made up must not lead to files outside the root.
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int):
+        raise TypeError
+    return value
+
+
+def _part_of_name(text: Any) -> str:
+    if "/" in text:
+        raise ValueError
+    return str(text)

@@ -106,7 +106,7 @@ class EngineProvider(StateStoreProvider):
     Used alone, a commit writes a manifest for this store, in its own directory. As part of a
     query (`in_query`) a commit only prepares: it writes the files of an attempt and reports them
     in `prepared`, and the version exists once the driver's manifest names them. Subclasses say
-    where the bytes live, unless a storage is handed in.
+    where the bytes live, unless a storage is handed in, or the history of one.
     """
 
     def __init__(
@@ -115,9 +115,11 @@ class EngineProvider(StateStoreProvider):
         in_query: bool = False,
         runtime: Runtime | None = None,
         storage: Storage | None = None,
+        versions: VersionLog | None = None,
     ) -> None:
         self._in_query = in_query
-        self._given_storage = storage
+        self._given_versions = versions
+        self._given_storage = storage if versions is None else versions.storage
         self._runtime = runtime or Runtime.system()
         self._counters = _Counters()
         self._open: OrderedDict[int, Opened] = OrderedDict()
@@ -154,7 +156,7 @@ class EngineProvider(StateStoreProvider):
         )
         self._directory = state_store_id.relative_location() if self._in_query else ""
         self._storage = self._given_storage or self._open_storage(location, hadoop_conf or {})
-        self._versions = VersionLog(self._storage, self._runtime)
+        self._versions = self._given_versions or VersionLog(self._storage, self._runtime)
         self._committer = Committer(self._versions, self._runtime, store_confs)
         self._cache = self._new_cache()
         self._check_stored()
@@ -320,6 +322,8 @@ class EngineProvider(StateStoreProvider):
                 info = self._write_segment(blob, pieces)
         self._counters.bytes_written += info.size
         ref = SegmentRef("delta", version, version, attempt, info)
+        if inline is not None and self._in_query:  # the next version is likely to be made here
+            self._storage.keep(ref.own_path(self._directory), inline)
         self._cache.trust(ref.name)
         return ref, inline
 

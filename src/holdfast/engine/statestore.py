@@ -16,7 +16,7 @@ from holdfast.engine.columns import Mask
 from holdfast.engine.commit import Prepared
 from holdfast.engine.rows import NEVER, Rows
 from holdfast.engine.segment import index_numbers
-from holdfast.engine.view import IndexRange
+from holdfast.engine.view import Bounds, IndexRange
 from holdfast.engine.writer import PartitionReader, PartitionWriter, rows_table
 from holdfast.errors import Closed, IllegalState, InvalidArgument
 from holdfast.ids import StateStoreId
@@ -114,6 +114,23 @@ class EngineReadStateStore(ReadStateStore):
         for piece in self._readable().delta_pieces():
             live = piece if piece.dead is None else piece.where(~piece.dead)
             yield rows_table(self._partition.shape, live)
+
+    def changed_tables(self) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """What this version changed, a piece at a time: rows it put, and rows it let go.
+
+        Of the latter only the keys mean something. What a bound hid is not among them.
+        """
+        shape = self._partition.shape
+        for piece, live in self._readable().changed_pieces():
+            if live is None:
+                yield rows_table(shape, piece), rows_table(shape, piece).slice(0, 0)
+            else:
+                yield rows_table(shape, piece.where(live)), rows_table(shape, piece.where(~live))
+
+    def hidden_tables(self, before: Bounds) -> Iterator[pa.Table]:
+        """Keys that this version's bounds hid; `before` are those of the version before it."""
+        for piece in self._readable().hidden_pieces(before):
+            yield rows_table(self._partition.shape, piece)
 
     def evicted_tables(self, above: int | None, upto: int) -> Iterator[pa.Table]:
         """Keys whose index lies above `above` and at or below `upto`, evicted or not."""

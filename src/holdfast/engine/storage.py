@@ -17,6 +17,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
+MOST_IN_MEMORY_BYTES = 64 << 20
+"""A blob that has to be copied into memory is read whole up to this size, larger ones in ranges."""
+
 
 class BlobNotFound(LookupError):
     """There is no blob of that name."""
@@ -82,6 +85,8 @@ class Storage(ABC):
     """
 
     read_only: bool = False
+    is_remote: bool = False
+    """Whether a blob comes over a network each time it is read."""
 
     @property
     @abstractmethod
@@ -127,6 +132,26 @@ class Storage(ABC):
         """Write a blob in one go."""
         with self.open_writer(path) as writer:
             writer.write(data)
+
+    @property
+    def source(self) -> Storage:
+        """The storage that has the blobs themselves, past any copies kept nearer by."""
+        return self
+
+    def distrust(self, path: str) -> bool:
+        """Drop a nearer copy of a blob whose bytes turned out to be damaged.
+
+        Whether there can be one: then reading again gives the blob as its source has it.
+        """
+        return False
+
+    def keep(self, path: str, data: bytes | pa.Buffer) -> bool:
+        """Keep bytes near by that will be part of another blob; whether this storage could."""
+        return False
+
+    def kept(self, path: str) -> pa.Buffer | None:
+        """What `keep` kept, as long as there was room; None otherwise."""
+        return None
 
     def sweep(self, older_than_s: float) -> int:
         """Remove what crashed writers left unfinished, when older than that; return the count."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 import xxhash
 
 from holdfast.engine.commit import Verdict, is_stray, judge_create, may_have_aged, still_newest
 from holdfast.engine.filenames import (
+    COPYING,
     RETIRING,
     TAGS,
     VERSIONS,
@@ -22,10 +25,18 @@ from holdfast.engine.filenames import (
 )
 from holdfast.engine.manifest import Manifest, decode, encode
 from holdfast.engine.storage import BlobNotFound, Runtime, Storage
-from holdfast.errors import Conflict, Corruption, InvalidArgument, Unavailable, VersionNotFound
+from holdfast.errors import (
+    Conflict,
+    Corruption,
+    IllegalState,
+    InvalidArgument,
+    Unavailable,
+    VersionNotFound,
+)
 
 log = logging.getLogger(__name__)
 _CREATE_ATTEMPTS = 4
+_MOST_RECENT = 2
 _TAG_MAGIC, _TAG_FORMAT = "HOLDFAST-TAG", "1"
 
 
@@ -37,8 +48,15 @@ class VersionLog:
         self._runtime = runtime
 
     def versions(self) -> list[int]:
-        """Every version that has a manifest, ascending."""
-        found = (manifest_version(blob.path) for blob in self.storage.list(VERSIONS))
+        """Every version that has a manifest, ascending. A copy that did not end is refused."""
+        listed = [blob.path for blob in self.storage.list(VERSIONS)]
+        if COPYING in listed:
+            raise IllegalState(
+                f"{self.storage.location} holds an unfinished copy, and cannot be opened before it "
+                "is whole. Run the same `holdfast copy` again to finish it, or remove it.",
+                condition="STATE_STORE_UNFINISHED_COPY",
+            )
+        found = map(manifest_version, listed)
         return sorted(version for version in found if version is not None)
 
     def newest(self) -> int | None:
@@ -74,13 +92,13 @@ class VersionLog:
         it was created by a call that got no answer or that slept: leave its files to `clean`.
         """
         if based_at_ms is None and self._has_passed(manifest.version):
-            raise self._conflict(manifest.version)
+            raise self.conflict(manifest.version)
         verdict, stored = self._create(manifest)
         waited_ms = None if based_at_ms is None else self._runtime.monotonic_ms() - based_at_ms
         if verdict is Verdict.COMMITTED and may_have_aged(waited_ms, grace_ms):
             verdict = self._look_again(stored)
         if verdict is Verdict.CONFLICT:
-            raise self._conflict(manifest.version)
+            raise self.conflict(manifest.version)
         return stored
 
     def _has_passed(self, version: int) -> bool:
@@ -88,7 +106,8 @@ class VersionLog:
         newest = self.newest()
         return newest is not None and newest > version and self._load_or_none(version) is None
 
-    def _conflict(self, version: int) -> Conflict:
+    def conflict(self, version: int) -> Conflict:
+        """What a writer is told whose version another one has committed."""
         return Conflict(
             f"Version {version} of {self.storage.location} was committed by another writer. This "
             "one must stop; reopen to continue from the newest version."
@@ -140,14 +159,17 @@ class VersionLog:
         Damaged ones above it are named in the log; where all are damaged it is Corruption.
         """
         versions = self.versions()
-        manifest = next(self.intact(), None)
+        manifest = next(self._intact_among(versions), None)
         if manifest is None and versions:
             self.load(versions[-1])
         return manifest
 
     def intact(self) -> Iterator[Manifest]:
         """Every manifest that can be read, newest first; damaged ones are named in the log."""
-        for version in reversed(self.versions()):
+        return self._intact_among(self.versions())
+
+    def _intact_among(self, versions: Sequence[int]) -> Iterator[Manifest]:
+        for version in reversed(versions):
             try:
                 yield self.load(version)
             except VersionNotFound:
@@ -287,6 +309,30 @@ class VersionLog:
             f"The tag {self.storage.location}/{path} is damaged. Delete that file and tag the "
             "version again; until then nothing is cleaned up."
         )
+
+
+class RecentVersions(VersionLog):
+    """A history that reads a manifest once, for all who ask for one of the versions read last.
+
+    Requires: only versions that are known to be committed are asked for, and the root is not
+    made anew meanwhile.
+    """
+
+    def __init__(self, storage: Storage, runtime: Runtime) -> None:
+        super().__init__(storage, runtime)
+        self._recent: OrderedDict[int, Manifest] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def load(self, version: int) -> Manifest:
+        with self._lock:
+            found = self._recent.get(version)
+        if found is None:
+            found = super().load(version)
+            with self._lock:
+                self._recent[version] = found
+                while len(self._recent) > _MOST_RECENT:
+                    self._recent.popitem(last=False)
+        return found
 
 
 def _checksum(body: bytes) -> bytes:

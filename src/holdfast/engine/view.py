@@ -239,13 +239,20 @@ class StateView:
 
     def dying(self, new: Bounds) -> int:
         """How many live keys the bounds `new` would hide. Costs nothing where none can be."""
-        gone = 0
+        return sum(len(at) for _, at in self._dying(new))
+
+    def dying_rows(self, new: Bounds) -> Iterator[Rows]:
+        """The live rows that the bounds `new` would hide, each key once."""
+        for rows, at in self._dying(new):
+            if len(at):
+                yield rows.take(at)
+
+    def _dying(self, new: Bounds) -> Iterator[tuple[Rows, Index]]:
         for place, source in enumerate(self._sources):
             for number in range(source.num_chunks):
                 if self._may_die(source.zone(number), new):
                     rows, at = self._dying_rows(source.chunk(number), new)
-                    gone += _not_in(self._sources[:place], rows, at)
-        return gone
+                    yield rows, _not_in(self._sources[:place], rows, at)
 
     def earliest(self, after: int, *, expiry: bool) -> int | None:
         """The lowest index, or expiry, above a number; that of a removed row may be among them.
@@ -331,12 +338,12 @@ def _middle(runs: Sequence[Rows]) -> int | None:
     return None
 
 
-def _not_in(newer: Sequence[Source], rows: Rows, at: Index) -> int:
-    """How many of the rows `at` have a key that no newer source has a row of."""
+def _not_in(newer: Sequence[Source], rows: Rows, at: Index) -> Index:
+    """Those of the rows `at` that have a key no newer source has a row of."""
     if len(at) == 0 or not newer:
-        return len(at)
+        return at
     _, missing = _hits(newer, rows.hashes[at], [take(array, at) for array in rows.keys])
-    return int(missing.sum())
+    return at[missing]
 
 
 def _hits(

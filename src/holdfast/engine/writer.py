@@ -134,6 +134,20 @@ class PartitionReader:
         delta = self.chain.segments()[0]
         return self._watched(delta.chunk(number) for number in range(delta.num_chunks))
 
+    def changed_pieces(self) -> Iterator[tuple[Rows, Mask | None]]:
+        """The changes this version made, and which of the rows it holds; None when all."""
+        for piece in self.delta_pieces():
+            yield piece, self.chain.bounds.live(piece, slice(None), self.shape.layout)
+
+    def hidden_pieces(self, before: Bounds) -> Iterator[Rows]:
+        """Rows that this version's bounds hide and `before`, those of an earlier one, do not.
+
+        Requires: no version between the two has lowered or raised a bound.
+        """
+        self.chain.usable()
+        now = self.chain.bounds
+        return self._watched(self._read(lambda view: view.dying_rows(now), before))
+
     def evicted_pieces(self, above: int | None, upto: int) -> Iterator[Rows]:
         """Rows with an index above `above` and at or below `upto`, hidden by the bound or not."""
         self.chain.usable()

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from holdfast.database.partitioned import OPERATOR
 from holdfast.engine.chain import Chain, SegmentCache, StoreShape
-from holdfast.engine.filenames import manifest_version
+from holdfast.engine.filenames import COPYING, VERSIONS, manifest_version
 from holdfast.engine.manifest import Manifest, PartitionEntry, SegmentRef, StoreEntry
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions import VersionLog
@@ -331,8 +331,9 @@ class Root:
 
 
 def has_versions(storage: Storage) -> bool:
-    """Whether a storage holds the manifests of a root."""
-    return any(manifest_version(blob.path) is not None for blob in storage.list("versions"))
+    """Whether a storage holds the manifests of a root, or some of them and a copy's mark."""
+    listed = [blob.path for blob in storage.list(VERSIONS)]
+    return COPYING in listed or any(manifest_version(path) is not None for path in listed)
 
 
 def _store_infos(manifest: Manifest) -> Iterator[StoreInfo]:

@@ -31,8 +31,11 @@ class _Segment:
 def verify(root: Root, progress: Progress | None = None) -> Verification:
     """Read everything and say for each file whether it is what was written.
 
-    Segments to fall back on are checked too. Damage is reported, never raised.
+    Segments to fall back on are checked too. Damage is reported, never raised. What is checked
+    lies at the root itself: no copy of it that this host keeps.
     """
+    if root.storage.source is not root.storage:
+        root = Root(root.storage.source)
     manifests, checks = _check_manifests(root)
     checks += _check_tags(root)
     segments = _segments(root, manifests)

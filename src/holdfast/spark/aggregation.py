@@ -14,12 +14,13 @@ from holdfast.engine.hashing import spark_sql_hash
 from holdfast.engine.segment import HASH
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.spark import jvm
+from holdfast.spark import analysis, jvm
 from holdfast.spark.operators import (
     DELAY,
     SESSION,
     Key,
     Operator,
+    Shown,
     TaskSettings,
     event_time_ordinal,
     free,
@@ -39,10 +40,6 @@ from holdfast.streams.watermark import Watermarks
 from holdfast.types import parse_schema
 
 _GLOBAL = "all_rows"
-_NOT_BY_PANE = frozenset({"first", "last", "max_by", "min_by", "distinct", "list", "set"})
-"""Aggregates that may depend on the order of rows, or whose merging is slow for each window."""
-_MOST_PANES = 64
-"""Windows of more panes than this are left to Spark: tasks would make too many rows at once."""
 
 
 def aggregation(groupings: tuple[Column, ...], after: DataFrame) -> Aggregation:
@@ -51,18 +48,18 @@ def aggregation(groupings: tuple[Column, ...], after: DataFrame) -> Aggregation:
     for place, field in enumerate(fields):
         if SESSION in (field.metadata or {}):
             return SessionAggregation(groupings, after, place)
-        window = _sliding_window(fields, after, place)
+        window = _window_to_deal_out(fields, after, place)
         if window is not None:
             sliding = SlidingAggregation(groupings, after, place, window)
-            if not _NOT_BY_PANE.intersection(merge.kind for merge in sliding.merges):
+            if window.shape.is_by_pane(sliding.merges):
                 return sliding
     return Aggregation(groupings, after)
 
 
-def _sliding_window(
+def _window_to_deal_out(
     fields: list[StructField], after: DataFrame, place: int
-) -> jvm.TimeWindow | None:
-    """The window at a place of the key if it overlaps others and rows can be dealt out to it.
+) -> analysis.TimeWindow | None:
+    """The window at a place of the key if rows can be dealt out to it by panes.
 
     That needs other columns to deal out by, none of which is a time that groups are evicted by.
     """
@@ -70,11 +67,8 @@ def _sliding_window(
     timed = any(is_window(field) or DELAY in (field.metadata or {}) for field in others)
     if not others or timed or not is_window(fields[place]):
         return None
-    window = jvm.time_window(after, place)
-    if window is None or window.shape.slide_us >= window.shape.length_us:
-        return None
-    panes = window.shape.length_us // window.shape.pane_us
-    return window if panes <= _MOST_PANES else None
+    window = analysis.time_window(after, place)
+    return window if window is not None and window.shape.is_by_pane() else None
 
 
 class Aggregation(Operator):
@@ -85,7 +79,7 @@ class Aggregation(Operator):
 
     def __init__(self, groupings: tuple[Column, ...], after: DataFrame) -> None:
         self._groupings = groupings
-        analyzed = jvm.analyze_aggregation(after, len(groupings))
+        analyzed = analysis.analyze_aggregation(after, len(groupings))
         fields = after.schema.fields[: len(groupings)]
         parse_schema(StructType(fields)).check_key()
         self._keys = keys_of(fields, set(after.columns))
@@ -179,6 +173,23 @@ class Aggregation(Operator):
             rows = rows.withColumn(name, partial.result)
         return rows.select(*[key.restored() for key in self._keys], *self._finish)
 
+    def shown(self, variable: str | None) -> Shown:
+        return replace(super().shown(variable), make=self._shown_rows)
+
+    def _shown_rows(self, rows: DataFrame) -> DataFrame:
+        """Keys as they are stored, and finished aggregates."""
+        finished = self.output(rows)
+        keys = [column for key in self._stored_keys() for column in key.columns()]
+        names = finished.columns[len(self._keys) :]
+        if len(set(finished.columns)) < len(finished.columns):
+            raise InvalidArgument(
+                "Two columns of the aggregation have the same name, and a view needs them to "
+                "differ: give one another name with alias()."
+            )
+        if self.is_global:
+            keys = [F.lit(0).alias(_GLOBAL)]
+        return finished.select(*keys, *[F.col(quoted(name)) for name in names])
+
 
 class _ByWindowLast(Aggregation):
     """Keeps one window last in the key; rows are dealt out by the columns before it."""
@@ -210,7 +221,11 @@ class SlidingAggregation(_ByWindowLast):
     _task = SlidingTask
 
     def __init__(
-        self, groupings: tuple[Column, ...], after: DataFrame, place: int, window: jvm.TimeWindow
+        self,
+        groupings: tuple[Column, ...],
+        after: DataFrame,
+        place: int,
+        window: analysis.TimeWindow,
     ) -> None:
         super().__init__(groupings, after, place)
         self._time = window.time
@@ -246,7 +261,7 @@ class SessionAggregation(_ByWindowLast):
 
     def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
         asked = batch.groupBy(*self._groupings).agg(F.count(F.lit(1)))
-        rows = jvm.aggregated_rows(asked)
+        rows = analysis.aggregated_rows(asked)
         marked = next(f.name for f in rows.schema.fields if SESSION in (f.metadata or {}))
         session = F.col(quoted(marked))
         if self.key_index is not None:
@@ -261,7 +276,7 @@ def _end_type(session: StructField) -> str:
     return str(session.dataType["end"].dataType.simpleString())
 
 
-def _call_names(analyzed: jvm.AnalyzedAggregation, after: DataFrame) -> list[str]:
+def _call_names(analyzed: analysis.AnalyzedAggregation, after: DataFrame) -> list[str]:
     """A name for each aggregate call: that of its column where it makes one by itself."""
     placeholders = [f"call_{i}" for i in range(len(analyzed.calls))]
     columns = after.columns[len(analyzed.key_names) :]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from holdfast.conf import StateStoreConf
+from holdfast.engine.segment import HASH
 from holdfast.engine.storage import Runtime
-from holdfast.errors import InvalidArgument
 from holdfast.spark.keyed import KeyedOperator
 from holdfast.spark.operators import TaskSettings
-from holdfast.streams.embedded import Embedded
+from holdfast.streams.embedded import ROWS, START, Embedded
 from holdfast.streams.handle import QueryInfo
 from holdfast.streams.outbox import Outbox
+from holdfast.streams.processing import InitialTask
 from holdfast.streams.task import StoreSpec
 from holdfast.streams.watermark import Watermarks
 
@@ -24,10 +26,6 @@ _NOWHERE = "memory://embedded"
 def processed(operator: KeyedOperator, rows: DataFrame) -> DataFrame:
     """What an operator makes of the rows of a DataFrame, all of them at once."""
     session = rows.sparkSession
-    if operator.has_initial:
-        raise InvalidArgument(
-            "Initial state is for streams. For a DataFrame that is none, union its rows to it."
-        )
     partitions = int(str(session.conf.get("spark.sql.shuffle.partitions")))
     frame = operator.batch_frame(rows, partitions, Watermarks())
     conf = StateStoreConf.empty
@@ -53,9 +51,38 @@ def processed(operator: KeyedOperator, rows: DataFrame) -> DataFrame:
         query=QueryInfo("", "", 0),
         zone=str(session.conf.get("spark.sql.session.timeZone")),
     )
-    embedded = Embedded(operator.task(settings))
+    initial = operator.initial(settings, partitions)
+    start = None
+    if initial is not None:
+        assert isinstance(initial.task, InitialTask)
+        start = initial.task.task
+        frame = _side_by_side(initial.rows, start.keys, frame, operator.key_names, partitions)
+    embedded = Embedded(operator.task(settings), start)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return embedded.run(batches)
 
     return operator.output(frame.mapInArrow(run, operator.rows_schema(frame)))
+
+
+def _side_by_side(
+    start: DataFrame,
+    start_keys: Sequence[str],
+    rows: DataFrame,
+    row_keys: Sequence[str],
+    partitions: int,
+) -> DataFrame:
+    """Both in one DataFrame: by partition what the state starts with, then the other rows."""
+
+    def held(frame: DataFrame, name: str) -> Column:
+        return F.struct(*frame.columns).alias(name)
+
+    def nothing(frame: DataFrame, name: str) -> Column:
+        return F.lit(None).cast(frame.schema).alias(name)
+
+    both = start.select(HASH, held(start, START), nothing(rows, ROWS)).union(
+        rows.select(HASH, nothing(start, START), held(rows, ROWS))
+    )
+    keys = [*(f"{START}.{key}" for key in start_keys), *(f"{ROWS}.{key}" for key in row_keys)]
+    is_row = F.col(START).isNull()
+    return both.repartition(partitions, HASH).sortWithinPartitions(is_row, HASH, *keys)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
@@ -13,6 +15,7 @@ from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.spark.operators import (
     DELAY,
     Operator,
+    Shown,
     TaskSettings,
     described,
     event_time_ordinal,
@@ -76,6 +79,9 @@ class Deduplication(Operator):
         key = parse_schema(nullable([kept[name] for name in self._key_names]))
         value = f"{EXPIRES_AT} long" if self._within_watermark else f"{SEEN} boolean"
         return {DEFAULT_STORE_NAME: StoreShape.of(key, parse_schema(value), self.key_index, 0)}
+
+    def shown(self, variable: str | None) -> Shown:
+        return replace(super().shown(variable), values=())
 
     def rows_schema(self, frame: DataFrame) -> StructType:
         return nullable(self._fields)

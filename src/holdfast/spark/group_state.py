@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,9 +15,9 @@ from pyspark.sql.types import Row, StructType, TimestampType
 from holdfast.engine.chain import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.spark.keyed import KeyedOperator
-from holdfast.spark.operators import TaskSettings, nullable
+from holdfast.spark.operators import Shown, TaskSettings, nullable
 from holdfast.streams.clock import EVENT_TIME, NO_TIME, PROCESSING_TIME, Clock
-from holdfast.streams.group_state import STORE, GroupStateTask, held_as
+from holdfast.streams.group_state import STATE, STORE, GroupStateTask, held_as
 from holdfast.streams.pandaswise import Pandaswise
 from holdfast.streams.task import Task
 from holdfast.types import parse_schema
@@ -61,6 +61,9 @@ class GroupStates(KeyedOperator):
 
     def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
         return {STORE: self._variable.shape(self._rows.keys)}
+
+    def shown(self, variable: str | None) -> Shown:
+        return replace(super().shown(variable), store=STORE, values=(STATE,))
 
     def task(self, settings: TaskSettings) -> Task:
         assert settings.outbox is not None

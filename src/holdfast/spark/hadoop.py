@@ -30,6 +30,11 @@ def _configuration(session: SparkSession) -> Any:
     return session._jsparkSession.sessionState().newHadoopConf()
 
 
+def setting(session: SparkSession, name: str) -> str | None:
+    """One of Hadoop's settings as Spark has it, None where it is not set or empty."""
+    return _configuration(session).get(name) or None
+
+
 def read_text(session: SparkSession, location: str) -> str | None:
     """A small text file, or None when there is none."""
     if (local := local_path(location)) is not None:

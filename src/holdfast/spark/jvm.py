@@ -1,6 +1,8 @@
-"""Every call into PySpark's and Spark's private parts, so that a new Spark is checked in one place.
+"""Calls into PySpark's and Spark's private parts, and the check that a Spark has what is called.
 
-Nothing else in the package touches `_jdf`, `_jvm` or a Catalyst class.
+Beside this module `analysis` takes plans apart, `hadoop` reaches file systems, `tables` the
+catalog, and `located_java` tells Spark where tasks should run. Nothing else in the package touches
+a private name of PySpark's or a Java object.
 """
 
 from __future__ import annotations
@@ -12,19 +14,15 @@ from inspect import signature
 from typing import Any
 
 import pyarrow as pa
-from pyspark import RDD
-from pyspark.errors import AnalysisException
 from pyspark.errors.exceptions.captured import convert_exception
-from pyspark.serializers import NoOpSerializer
 from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
+from pyspark.sql.types import StructType, _parse_datatype_json_string
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from holdfast.errors import InvalidArgument
-from holdfast.streams.sliding import Sliding
 
 _ROWS_PER_ARROW_BATCH = 1_000_000
 # Older Sparks have another word for it.
@@ -33,16 +31,16 @@ _IN_UTC: dict[str, Any] = (
     if "timezone" in signature(to_arrow_schema).parameters
     else {"timestamp_utc": True}
 )
-_CATALYST = "org.apache.spark.sql.catalyst"
+CATALYST = "org.apache.spark.sql.catalyst"
 _REQUIRED = (
     "org.apache.spark.sql.classic.Dataset",
     "org.apache.spark.sql.classic.ExpressionUtils",
-    f"{_CATALYST}.analysis.UnresolvedAttribute",
-    f"{_CATALYST}.analysis.UnsupportedOperationChecker",
-    f"{_CATALYST}.expressions.Alias",
-    f"{_CATALYST}.expressions.TimeWindow",
-    f"{_CATALYST}.plans.logical.Project",
-    f"{_CATALYST}.streaming.InternalOutputModes",
+    f"{CATALYST}.analysis.UnresolvedAttribute",
+    f"{CATALYST}.analysis.UnsupportedOperationChecker",
+    f"{CATALYST}.expressions.Alias",
+    f"{CATALYST}.expressions.TimeWindow",
+    f"{CATALYST}.plans.logical.Project",
+    f"{CATALYST}.streaming.InternalOutputModes",
 )
 
 
@@ -54,7 +52,7 @@ def check_spark(frame: Any) -> None:
             "is no DataFrame. Start the session with a master such as local[*], without .remote()."
         )
     session = frame.sparkSession
-    loader = _jvm(session).java.lang.Thread.currentThread().getContextClassLoader()
+    loader = gateway(session).java.lang.Thread.currentThread().getContextClassLoader()
     for name in _REQUIRED:
         try:
             loader.loadClass(name)
@@ -64,7 +62,8 @@ def check_spark(frame: Any) -> None:
             ) from error
 
 
-def _jvm(session: SparkSession) -> Any:
+def gateway(session: SparkSession) -> Any:
+    """The JVM a session runs in."""
     return session.sparkContext._jvm
 
 
@@ -100,11 +99,12 @@ def is_deterministic(frame: DataFrame) -> bool:
 
 def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
     """The same rows in another session."""
-    return _frame(session, frame._jdf.logicalPlan())
+    return frame_of(session, frame._jdf.logicalPlan())
 
 
-def _frame(session: SparkSession, plan: Any) -> DataFrame:
-    dataset = _jvm(session).org.apache.spark.sql.classic.Dataset
+def frame_of(session: SparkSession, plan: Any) -> DataFrame:
+    """The frame of a plan of Catalyst's."""
+    dataset = gateway(session).org.apache.spark.sql.classic.Dataset
     return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)
 
 
@@ -129,14 +129,14 @@ def find_gap(frame: DataFrame, stand_in: DataFrame) -> Gap | None:
     """
     leaf = stand_in._jdf.queryExecution().analyzed()
     plan = frame._jdf.queryExecution().analyzed()
-    if not plan.deterministic() or any(node.subqueries().nonEmpty() for node in _walk(plan)):
+    if not plan.deterministic() or any(node.subqueries().nonEmpty() for node in walk(plan)):
         return None
     rdd = leaf.rdd().id()
 
     def gap(node: Any) -> Gap | None:
-        if _class(node) == "LogicalRDD" and node.rdd().id() == rdd:
+        if class_of(node) == "LogicalRDD" and node.rdd().id() == rdd:
             return Gap(node)
-        children = _items(node.children())
+        children = scala_list(node.children())
         parts = [gap(child) for child in children]
         if not any(parts):
             return None
@@ -149,21 +149,21 @@ def find_gap(frame: DataFrame, stand_in: DataFrame) -> Gap | None:
 def fill_gap(session: SparkSession, gap: Gap, rows: DataFrame) -> DataFrame:
     """The plan with these rows in the place of the stand-in. Requires: columns of its types."""
     source = rows._jdf.queryExecution().analyzed()
-    given = _items(source.output())
+    given = scala_list(source.output())
 
     def filled(part: Any) -> Any:
         if not isinstance(part, Gap):
             return part
         if part.is_stand_in:
-            return _renamed(session, source, given, _items(part.node.output()))
+            return _renamed(session, source, given, scala_list(part.node.output()))
         return part.node.withNewChildren(scala_seq(session, [filled(p) for p in part.parts]))
 
-    return _frame(session, filled(gap))
+    return frame_of(session, filled(gap))
 
 
 def _renamed(session: SparkSession, plan: Any, given: list[Any], wanted: list[Any]) -> Any:
     """A plan's columns under the identity of others."""
-    jvm, nothing = _jvm(session), scala_seq(session, [])
+    jvm, nothing = gateway(session), scala_seq(session, [])
     alias = jvm.org.apache.spark.sql.catalyst.expressions.Alias
     none = getattr(jvm, "scala.None$").__getattr__("MODULE$")
     columns = [
@@ -174,14 +174,11 @@ def _renamed(session: SparkSession, plan: Any, given: list[Any], wanted: list[An
     return project(scala_seq(session, columns), plan)
 
 
-def arrow_rdd(frame: DataFrame) -> tuple[RDD[bytes], bytes]:
-    """The partitions of a frame of our own session as Arrow record batches in bytes, and their
-    schema in bytes.
+def arrow_rdd(frame: DataFrame) -> Any:
+    """The partitions of a frame of our own session as an RDD of the JVM: Arrow record batches in
+    bytes, of `arrow_schema`.
     """
-    java_rdd = frame._jdf.toArrowBatchRdd()
-    context = frame.sparkSession.sparkContext
-    rdd: RDD[bytes] = RDD(java_rdd.toJavaRDD(), context, NoOpSerializer())
-    return rdd, arrow_schema(frame).serialize().to_pybytes()
+    return frame._jdf.toArrowBatchRdd()
 
 
 def arrow_schema(frame: DataFrame) -> pa.Schema:
@@ -189,119 +186,10 @@ def arrow_schema(frame: DataFrame) -> pa.Schema:
     return to_arrow_schema(frame.schema, prefers_large_types=False, **_IN_UTC)
 
 
-@dataclass(frozen=True)
-class AggregateCall:
-    """One aggregate function of a query: what it is called and the columns it is called with."""
-
-    function: str
-    sql: str
-    inputs: tuple[Column, ...]
-    input_types: tuple[DataType, ...]
-    where: Column | None
-    type: DataType
-    distinct: bool
-    flags: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True)
-class AnalyzedAggregation:
-    """An aggregation taken apart: its calls, and how each output column is made of them.
-
-    `finish` takes a column for each call and gives the output columns; keys are named `key_names`.
-    """
-
-    key_names: tuple[str, ...]
-    calls: tuple[AggregateCall, ...]
-    finish: Callable[[list[str]], list[Column]]
-
-
-def analyze_aggregation(frame: DataFrame, num_keys: int) -> AnalyzedAggregation:
-    """Take apart a frame that is `something.groupBy(keys).agg(...)`."""
-    session = frame.sparkSession
-    plan = frame._jdf.queryExecution().analyzed()
-    if plan.nodeName() != "Aggregate":
-        raise AnalysisException(f"not an aggregation: {plan.nodeName()}")
-    outputs = _items(plan.aggregateExpressions())
-    groupings = _items(plan.groupingExpressions())
-    names = [output.name() for output in outputs]
-    found: list[Any] = []
-
-    for output in outputs:
-        for node in _walk(output):
-            if _class(node) != "AggregateExpression":
-                continue
-            if not any(node.semanticEquals(other) for other in found):
-                found.append(node)
-
-    def finish(call_names: list[str]) -> list[Column]:
-        def replaced(node: Any) -> Any:
-            if _class(node) == "AggregateExpression":
-                at = next(i for i, other in enumerate(found) if node.semanticEquals(other))
-                return _attribute(session, call_names[at])
-            for key, grouping in zip(names[:num_keys], groupings, strict=False):
-                if node.semanticEquals(grouping):
-                    return _attribute(session, key)
-            return _rebuilt(session, node, replaced)
-
-        return [
-            _column(session, replaced(_unaliased(output))).alias(name)
-            for output, name in zip(outputs[num_keys:], names[num_keys:], strict=True)
-        ]
-
-    calls = tuple(_call(session, node) for node in found)
-    return AnalyzedAggregation(tuple(names[:num_keys]), calls, finish)
-
-
-@dataclass(frozen=True)
-class TimeWindow:
-    """A window of a fixed length that a frame is grouped by, and the times it is over."""
-
-    time: Column
-    shape: Sliding
-
-
-_WINDOW_CALLS = ("window", "session_window")
-
-
-def time_window(frame: DataFrame, place: int) -> TimeWindow | None:
-    """The window that a frame, which is `something.groupBy(keys).agg(...)`, has at a place, if
-    it has no other.
-    """
-    plan = frame._jdf.queryExecution().logical()
-    if plan.nodeName() != "Aggregate":
-        return None
-    groupings = _items(plan.groupingExpressions())
-    node = _unaliased(groupings[place])
-    outputs = _items(plan.aggregateExpressions())[len(groupings) :]
-    others = [other for number, other in enumerate(groupings) if number != place]
-    if not _is_window_call(node) or any(
-        _is_window_call(inner) for other in others + outputs for inner in _walk(other)
-    ):
-        return None
-    session = frame.sparkSession
-    arguments = _items(node.children())
-    if not all(_class(argument) == "Literal" for argument in arguments[1:]):
-        return None
-    window = getattr(_jvm(session), f"{_CATALYST}.expressions.TimeWindow")(*arguments)
-    shape = Sliding(
-        int(window.windowDuration()), int(window.slideDuration()), int(window.startTime())
-    )
-    return TimeWindow(_column(session, arguments[0]), shape)
-
-
-def _is_window_call(node: Any) -> bool:
-    return _class(node) == "UnresolvedFunction" and _items(node.nameParts())[-1] in _WINDOW_CALLS
-
-
 def sql_of(column: Column) -> str:
     """A column as text."""
     java_column: Any = column._jc
     return str(java_column.toString())
-
-
-def aggregated_rows(frame: DataFrame) -> DataFrame:
-    """The rows an aggregation goes over, with the session window Spark's analysis gave each."""
-    return _frame(frame.sparkSession, frame._jdf.queryExecution().analyzed().child())
 
 
 LATE = "holdfast_late"
@@ -314,85 +202,27 @@ def observed_late_rows(frame: DataFrame) -> int:
     return int(metrics.apply(LATE).getLong(0)) if metrics.contains(LATE) else 0
 
 
-def _call(session: SparkSession, node: Any) -> AggregateCall:
-    function = node.aggregateFunction()
-    children = _items(function.children())
-    condition = node.filter()
-    return AggregateCall(
-        function=_class(function),
-        sql=node.sql(),
-        inputs=tuple(_by_name(session, child) for child in children),
-        input_types=tuple(_type(child) for child in children),
-        where=None if condition.isEmpty() else _by_name(session, condition.get()),
-        type=_type(node),
-        distinct=bool(node.isDistinct()),
-        flags=_flags(function),
-    )
+def column_of(session: SparkSession, expression: Any) -> Column:
+    """The column of an expression of Catalyst's."""
+    return Column(gateway(session).org.apache.spark.sql.classic.ExpressionUtils.column(expression))
 
 
-def _flags(function: Any) -> tuple[Any, ...]:
-    """What a function was told beside its inputs."""
-    kind = _class(function)
-    if kind in ("First", "Last"):
-        return (bool(function.ignoreNulls()),)
-    return (float(function.relativeSD()),) if kind == "HyperLogLogPlusPlus" else ()
-
-
-def _by_name(session: SparkSession, node: Any) -> Column:
-    """An expression as a column that refers to its inputs by name."""
-
-    def replaced(inner: Any) -> Any:
-        if _class(inner) == "AttributeReference":
-            return _attribute(session, inner.name())
-        return _rebuilt(session, inner, replaced)
-
-    return _column(session, replaced(node))
-
-
-def _rebuilt(session: SparkSession, node: Any, replaced: Callable[[Any], Any]) -> Any:
-    children = _items(node.children())
-    if not children:
-        return node
-    changed = [replaced(child) for child in children]
-    sequence = _jvm(session).PythonUtils.toSeq(changed)
-    return node.withNewChildren(sequence)
-
-
-def _attribute(session: SparkSession, name: str) -> Any:
-    parts = _jvm(session).PythonUtils.toSeq([name])
-    return getattr(_jvm(session), f"{_CATALYST}.analysis.UnresolvedAttribute")(parts)
-
-
-def _column(session: SparkSession, expression: Any) -> Column:
-    return Column(_jvm(session).org.apache.spark.sql.classic.ExpressionUtils.column(expression))
-
-
-def _unaliased(output: Any) -> Any:
-    return output.child() if _class(output) == "Alias" else output
-
-
-def _type(expression: Any) -> DataType:
-    return _parse_datatype_json_string(expression.dataType().json())
-
-
-def _class(node: Any) -> str:
+def class_of(node: Any) -> str:
+    """The name of a node's class."""
     return str(node.getClass().getSimpleName())
 
 
-def _items(sequence: Any) -> list[Any]:
-    return [sequence.apply(i) for i in range(sequence.size())]
-
-
-def _walk(node: Any) -> Iterator[Any]:
+def walk(node: Any) -> Iterator[Any]:
+    """A node of a tree and all below it."""
     yield node
-    for child in _items(node.children()):
-        yield from _walk(child)
+    for child in scala_list(node.children()):
+        yield from walk(child)
 
 
 def check_supported(frame: DataFrame, output_mode: str) -> None:
     """Spark's own check of operators against an output mode, with Spark's own errors."""
     session = frame.sparkSession
-    catalyst = _jvm(session).org.apache.spark.sql.catalyst
+    catalyst = gateway(session).org.apache.spark.sql.catalyst
     modes = catalyst.streaming.InternalOutputModes
     plan = frame._jdf.queryExecution().analyzed()
     catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, modes.apply(output_mode))
@@ -408,11 +238,11 @@ _STATEFUL = frozenset({
 def native_stateful_operators(frame: DataFrame) -> list[str]:
     """The stateful operators of Spark's own in a streaming frame's plan."""
     found = []
-    for node in _walk(frame._jdf.queryExecution().analyzed()):
+    for node in walk(frame._jdf.queryExecution().analyzed()):
         if not node.isStreaming():
             continue
-        name = _class(node)
-        sides = _items(node.children())
+        name = class_of(node)
+        sides = scala_list(node.children())
         if name in _STATEFUL or (name == "Join" and all(side.isStreaming() for side in sides)):
             found.append(name)
     return found
@@ -422,7 +252,7 @@ def parsed_schema(session: SparkSession, schema: StructType | str) -> StructType
     """A schema as a StructType; DDL text is read by Spark."""
     if isinstance(schema, StructType):
         return schema
-    java = _jvm(session).org.apache.spark.sql.types.StructType.fromDDL(schema)
+    java = gateway(session).org.apache.spark.sql.types.StructType.fromDDL(schema)
     parsed = _parse_datatype_json_string(java.json())
     assert isinstance(parsed, StructType)
     return parsed
@@ -437,7 +267,7 @@ def groups_of(grouped: Any) -> tuple[DataFrame, tuple[Column, ...]]:
         )
     frame = grouped._df
     session = frame.sparkSession
-    columns = [_column(session, each) for each in scala_list(grouped._jgd.groupingExprs())]
+    columns = [column_of(session, each) for each in scala_list(grouped._jgd.groupingExprs())]
     return frame, tuple(columns)
 
 
@@ -491,12 +321,12 @@ class EventTimeStats:
 Observe = Callable[[], list[EventTimeStats]]
 
 
-def event_time_stats(java_query: Any) -> list[EventTimeStats]:
+def event_time_stats(query: StreamingQuery) -> list[EventTimeStats]:
     """The event times of the batch under way, one entry for each withWatermark of the query."""
-    execution = java_query.streamingQuery().lastExecution()
+    execution = query._jsq.streamingQuery().lastExecution()
     found = []
-    for node in _walk(execution.executedPlan()):
-        if _class(node) == "EventTimeWatermarkExec":
+    for node in walk(execution.executedPlan()):
+        if class_of(node) == "EventTimeWatermarkExec":
             stats = node.eventTimeStats().value()
             found.append(EventTimeStats(int(node.delayMs()), int(stats.count()), int(stats.max())))
     return found
@@ -504,18 +334,18 @@ def event_time_stats(java_query: Any) -> list[EventTimeStats]:
 
 def spark_error(session: SparkSession, name: str, *arguments: Any) -> Exception:
     """One of Spark's own errors of analysis, with its condition, to be raised here."""
-    errors = _jvm(session).org.apache.spark.sql.errors.QueryCompilationErrors
+    errors = gateway(session).org.apache.spark.sql.errors.QueryCompilationErrors
     return convert_exception(getattr(errors, name)(*arguments))
 
 
 def output_mode(session: SparkSession, mode: str) -> Any:
     """Spark's object of an output mode."""
-    return _jvm(session).org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(mode)
+    return gateway(session).org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(mode)
 
 
 def check_partition_columns(session: SparkSession, schema: StructType, names: list[str]) -> None:
     """Spark's check that files can be laid out by these columns."""
-    java = _jvm(session)
+    java = gateway(session)
     java_schema = _java_schema(session, schema)
     sensitive = str(session.conf.get("spark.sql.caseSensitive")).lower() == "true"
     utils = java.org.apache.spark.sql.execution.datasources.PartitioningUtils
@@ -524,7 +354,7 @@ def check_partition_columns(session: SparkSession, schema: StructType, names: li
 
 def check_data_source(session: SparkSession, name: str) -> None:
     """Spark's own error when it has no data source of that name."""
-    source = _jvm(session).org.apache.spark.sql.execution.datasources.DataSource
+    source = gateway(session).org.apache.spark.sql.execution.datasources.DataSource
     source.lookupDataSource(name, session._jsparkSession.sessionState().conf())
 
 
@@ -539,18 +369,18 @@ def _java_schema(session: SparkSession, schema: StructType) -> Any:
 
 def scala_list(sequence: Any) -> list[Any]:
     """A Scala Seq as a list."""
-    return _items(sequence)
+    return [sequence.apply(i) for i in range(sequence.size())]
 
 
 def scala_map(mapping: Any) -> dict[str, str]:
     """A Scala Map of texts as a dict."""
     pairs = mapping.toSeq()
-    return {str(pair._1()): str(pair._2()) for pair in _items(pairs)}
+    return {str(pair._1()): str(pair._2()) for pair in scala_list(pairs)}
 
 
 def scala_seq(session: SparkSession, items: list[Any]) -> Any:
     """A list as a Scala Seq."""
-    return _jvm(session).PythonUtils.toSeq(items)
+    return gateway(session).PythonUtils.toSeq(items)
 
 
 def idle_interval_ms(query: StreamingQuery) -> int:

@@ -95,8 +95,6 @@ class KeyedOperator(Operator):
     """
 
     emits = True
-    has_initial = False
-    """Whether its state begins with something."""
 
     def __init__(
         self,
@@ -111,6 +109,11 @@ class KeyedOperator(Operator):
         self._output_mode = output_mode.lower()
         self._time_mode = time_mode
         self.by_clock = time_mode == PROCESSING_TIME
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The columns of the grouping key, as `batch_frame` has them."""
+        return self._rows.key_names
 
     def definition(self) -> dict[str, str]:
         return {
@@ -135,6 +138,12 @@ class KeyedOperator(Operator):
     @property
     def _output_schema(self) -> Schema:
         return parse_schema(nullable(self._output))
+
+    @property
+    def _output_time(self) -> str | None:
+        """The output's column of event times, where it has one."""
+        timed = (field.name for field in self._output if DELAY in (field.metadata or {}))
+        return next(timed, None)
 
     def _clock(self, settings: TaskSettings) -> Clock:
         return self._rows.clock(self._time_mode, settings.marks)

@@ -8,16 +8,31 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from pyspark.sql import SparkSession
 
-from holdfast.engine.filenames import STATE
+from holdfast.backends.local import LocalStorage
+from holdfast.backends.locations import DATABASE_SCHEMES, S3_SCHEMES, scheme_of
+from holdfast.conf import HOLDFAST_PREFIX
+from holdfast.engine.filenames import PLACE, STATE
+from holdfast.engine.storage import Runtime, Storage
 from holdfast.errors import InvalidArgument
 from holdfast.spark import hadoop
 
 _SHARED_MEMORY = Path("/dev/shm")
 """Memory that all processes of the host share."""
+
+_S3_SETTINGS = {
+    "endpoint_url": "endpoint",
+    "region": "endpoint.region",
+    "path_style": "path.style.access",
+    "key": "access.key",
+    "secret": "secret.key",
+    "token": "session.token",
+}
+"""Options of a root on S3, and what Hadoop calls them after `fs.s3a.`."""
+_AMAZON = "s3.amazonaws.com"
 
 _LOCAL_MASTER = re.compile(r"local(\[.*\])?")
 
@@ -29,18 +44,69 @@ def state_root(session: SparkSession, checkpoint: str, wanted: str | None) -> st
     """
     if wanted is not None and wanted.startswith("memory://"):
         return _in_memory(session, wanted)
+    if wanted is not None and scheme_of(wanted) in (*S3_SCHEMES, *DATABASE_SCHEMES):
+        # It names everything; Spark may have no file system for it.
+        return wanted.rstrip("/")
     qualified = hadoop.qualified(session, wanted or f"{checkpoint}/{STATE}")
     return hadoop.local_path(qualified) or qualified
 
 
+def storage_options(session: SparkSession, root: str) -> dict[str, str]:
+    """How tasks reach a root: for one on S3 what Spark's Hadoop settings say, for one in a
+    database what Spark's settings `spark.holdfast.<scheme>.<option>` say.
+
+    What they leave out comes from where the clients look in each process.
+    """
+    if (scheme := scheme_of(root)) in DATABASE_SCHEMES:
+        prefix = f"{HOLDFAST_PREFIX}{scheme}."
+        settings = session.conf.getAll
+        return {
+            name.removeprefix(prefix): text
+            for name, text in settings.items()
+            if name.startswith(prefix)
+        }
+    if scheme not in S3_SCHEMES:
+        return {}
+    bucket = urlsplit(root).netloc
+    found = {
+        name: hadoop.setting(session, f"fs.s3a.bucket.{bucket}.{setting}")
+        or hadoop.setting(session, f"fs.s3a.{setting}")
+        for name, setting in _S3_SETTINGS.items()
+    }
+    options = {name: value for name, value in found.items() if value}
+    if options.get("endpoint_url") == _AMAZON:
+        del options["endpoint_url"]
+    if "://" not in (endpoint := options.get("endpoint_url", "://")):
+        plain = hadoop.setting(session, "fs.s3a.connection.ssl.enabled") == "false"
+        options["endpoint_url"] = f"{'http' if plain else 'https'}://{endpoint}"
+    if options.get("path_style") == "false":
+        del options["path_style"]  # the default: boto3 sees by itself where hosts need it
+    return options
+
+
+def marked_place(session: SparkSession, storage: Storage, runtime: Runtime) -> str | None:
+    """What tasks have to find in the root's file `place`, made if there is none.
+
+    None where there is nothing to find out: driver and tasks share a host, or the root is remote.
+    """
+    if is_one_host(session) or not isinstance(storage, LocalStorage):
+        return None
+    storage.create_if_absent(PLACE, runtime.new_id().encode())
+    return bytes(storage.read(PLACE)).decode("ascii", "replace")
+
+
+def is_one_host(session: SparkSession) -> bool:
+    """Whether driver and tasks are on one host, by the master."""
+    return _LOCAL_MASTER.fullmatch(str(session.sparkContext.master)) is not None
+
+
 def _in_memory(session: SparkSession, wanted: str) -> str:
     """A folder in the memory of the driver's host that goes with the driver."""
-    master = str(session.sparkContext.master)
-    if not _LOCAL_MASTER.fullmatch(master):
+    if not is_one_host(session):
         raise InvalidArgument(
-            f"The state of a stream can be in memory only where driver and tasks share a host: "
-            f"the master is {master}, not local[…]. Leave stateLocation out, or name a folder "
-            "that every executor reaches, such as one on hdfs:// or s3a://."
+            "The state of a stream can be in memory only where driver and tasks share a host: the "
+            f"master is {session.sparkContext.master}, not local[…]. Leave stateLocation out, or "
+            "name a folder that every executor reaches, such as one on hdfs:// or s3a://."
         )
     name = quote(wanted.removeprefix("memory://").strip("/"), safe="")
     if not name:

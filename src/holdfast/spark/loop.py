@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -13,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.backends.locations import open_storage
 from holdfast.conf import BESIDE_CHECKPOINT, StateStoreConf
-from holdfast.engine.commit import Place, Prepared, Swap
+from holdfast.engine.commit import Place, Prepared
 from holdfast.engine.committer import Committer
 from holdfast.engine.filenames import DELIVERED, delivered_path
 from holdfast.engine.manifest import Manifest
@@ -21,9 +22,12 @@ from holdfast.engine.reshaping import emptied, untouched
 from holdfast.engine.retention import clean
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
-from holdfast.errors import IllegalState, InvalidArgument
+from holdfast.errors import Conflict, IllegalState, InvalidArgument, Unavailable
 from holdfast.spark import hadoop, jvm
-from holdfast.spark.locations import state_root
+from holdfast.spark.fencing import fenced
+from holdfast.spark.located_rdd import Locality, StateStoreRDD
+from holdfast.spark.locations import marked_place, state_root, storage_options
+from holdfast.spark.maintenance import Maintenance, Merged
 from holdfast.spark.opening import (
     check_stored,
     definitions,
@@ -35,10 +39,11 @@ from holdfast.spark.opening import (
     some_store,
 )
 from holdfast.spark.operators import TaskSettings
-from holdfast.spark.pairing import check_next_batch, check_pair, note_pair
+from holdfast.spark.pairing import check_next_batch, check_pair, moment_of, note_pair
 from holdfast.spark.sinks import Sink
 from holdfast.spark.spec import QuerySpec
 from holdfast.spark.stages import StageFrames, StageRun
+from holdfast.spark.viewing import StreamView
 from holdfast.store import load_provider_class
 from holdfast.streams.handle import QueryInfo
 from holdfast.streams.outbox import Emitted, Outbox, OutboxReader, filed
@@ -57,6 +62,8 @@ class VersionReport:
     seconds: Mapping[str, float]
     results: Mapping[int, Sequence[TaskResult]]
     late_rows: int
+    merged: Mapping[int, Merged]
+    """What maintenance brought into it, by operator."""
 
     @property
     def is_tick(self) -> bool:
@@ -77,9 +84,11 @@ class VersionLoop:
         if wanted is None and conf.state_location != BESIDE_CHECKPOINT:
             wanted = conf.state_location
         self.root = state_root(self._session, spec.checkpoint, wanted)
-        self.versions = VersionLog(open_storage(self.root), self._runtime)
+        self.options = storage_options(self._session, self.root)
+        """How the root is reached; never to be shown or kept."""
+        self.versions = VersionLog(open_storage(self.root, self.options, conf), self._runtime)
         self._committer = Committer(self.versions, self._runtime, conf)
-        self._run_id = str(uuid4())
+        self._run_id = uuid4()
         self.query_id = self.run_id = ""
         """What Spark calls the query and this run of it, once it does."""
         self._delivered: int | None = None
@@ -88,7 +97,12 @@ class VersionLoop:
         """The next moment by the clock that some operator waits for; 0 where it is to be asked."""
         self._newest_at_ms: int | None = None
         """A time by the monotonic clock at which no version after the newest existed, if known."""
-        self._merges: dict[Place, tuple[Swap, ...]] = {}
+        self._base: Manifest | None = None
+        """The version that the newest one of this run was made from."""
+        self._view: StreamView | None = None
+        self._place: str | None = None
+        self._locality = Locality(self._session)
+        self._maintenance: Maintenance
         self.manifest: Manifest
         self._stages: list[StageRun]
         self._needs_partitions: bool
@@ -119,11 +133,27 @@ class VersionLoop:
             check_stored(found, frames, self.root, may_add=self.spec.adds_aggregates)
             self.manifest = found
         note_pair(self._session, self.spec.checkpoint, self.manifest)
+        self._place = marked_place(self._session, self.versions.storage, self._runtime)
+        self._locality = Locality.of(self._session, self._conf)
         self._stages = [self._stage_run(number, part) for number, part in enumerate(frames)]
+        self._maintenance = Maintenance(
+            self.root, self._run_id, self._conf, self._locality.coordinator
+        )
+        self._maintenance.tell_snapshots(self.manifest)
         self._check_provider()
         self._fit()
         if self.manifest.batch is None and not self.manifest.scope.get("filled"):
             self._fill(own)
+        if self.spec.view is not None:
+            self._view = StreamView(
+                self.spec.view, self._stages, self._session, self.manifest, self.root, self._conf
+            )
+        self._show()
+
+    def _show(self) -> None:
+        """Bring the view, if there is one, to the newest version."""
+        if self._view is not None:
+            self._view.follow(self.manifest, self._before)
 
     def _stage_run(self, number: int, frames: StageFrames) -> StageRun:
         count = len(some_store(self.manifest, number).partitions)
@@ -134,13 +164,22 @@ class VersionLoop:
                 operator=number,
                 partitions=count,
                 conf=self._conf,
-                run_id=self._run_id,
+                run_id=str(self._run_id),
+                options=self.options,
                 name=name,
+                place=self._place,
+                coordinator=self._locality.address,
             )
             for name, shape in frames.stores.items()
         }
         schema = jvm.arrow_schema(frames.batch.made).serialize().to_pybytes()
-        return StageRun(frames, stores, schema)
+        some = next(iter(stores))
+        rdd = StateStoreRDD(self.root, number, self._run_id, count, some, self._locality)
+        return StageRun(frames, stores, schema, rdd)
+
+    def close(self) -> None:
+        """Tell whoever asks that nobody holds the stores of this run any more."""
+        self._locality.ended(self._run_id)
 
     def _fit(self) -> None:
         """Give the state the stores and columns the query has and the state has not, if any."""
@@ -182,7 +221,7 @@ class VersionLoop:
             start = run.operator.initial(settings, run.store.partitions)
             if start is not None:
                 rows = jvm.moved(start.rows, own)
-                results[number] = self._run_tasks(start.task, rows, run.store.partitions)
+                results[number] = self._run_tasks(run, start.task, rows)
         if results:
             self.manifest = self._committer.commit(
                 self.manifest, None, self._prepared(results), self._runtime.new_id(),
@@ -199,7 +238,9 @@ class VersionLoop:
         return not is_tick and hadoop.read_text(self._session, done) is not None
 
     def _before(self) -> Manifest:
-        return self.versions.load(self.manifest.version - 1)
+        wanted = self.manifest.version - 1
+        kept = self._base
+        return kept if kept and kept.version == wanted else self.versions.load(wanted)
 
     # -- making a version ----------------------------------------------------------------------
 
@@ -235,6 +276,11 @@ class VersionLoop:
         """Whether Spark brings a batch that is committed already."""
         return check_next_batch(self.manifest.batch, facts, self.spec.checkpoint, self.root)
 
+    def overtaken(self) -> Conflict | None:
+        """The conflict with a driver that went on from the newest version here, if one has."""
+        return self._committer.conflict_after(self.manifest)
+
+    @fenced
     def run(
         self,
         batch: DataFrame | None,
@@ -244,11 +290,12 @@ class VersionLoop:
         """Compute, commit and deliver one version; without a batch it is a tick.
 
         `observe` gives the event times of the batch once its rows were read. A tick that turns
-        out to change nothing becomes no version.
+        out to change nothing becomes no version. Raises Conflict when another driver has committed
+        it, or went on so far that what this one needs is gone.
         """
         started = time.monotonic()
         is_by_clock = batch is None and not (self._follows_watermark and self.marks.is_tick_due)
-        marks = self.marks.following(_moment_of(facts) or self._runtime.clock_ms())
+        marks = self.marks.following(moment_of(facts) or self._runtime.clock_ms())
         ansi = str(self._session.conf.get("spark.sql.ansi.enabled")).lower() == "true"
         frame = batch
         results: dict[int, list[TaskResult]] = {}
@@ -270,7 +317,7 @@ class VersionLoop:
                 [entry.delay_ms for entry in seen],
             )
         computed = time.monotonic()
-        self._commit(results, marks, facts)
+        merged = self._commit(results, marks, facts)
         committed = time.monotonic()
         self._deliver(emitted)
         seconds = {
@@ -278,7 +325,9 @@ class VersionLoop:
             "commit": committed - computed,
             "deliver": time.monotonic() - committed,
         }
-        return VersionReport(self.manifest.version, facts, marks, seconds, results, late_rows)
+        return VersionReport(
+            self.manifest.version, facts, marks, seconds, results, late_rows, merged
+        )
 
     def _settings(
         self,
@@ -292,8 +341,9 @@ class VersionLoop:
         hands_on = run.emits or not is_last
         batch = facts or self.manifest.batch or {"id": 0}
         outbox = Outbox(
-            self.root, self.manifest.version + 1, run.store.partitions, run.store.options
-        )
+            self.root, self.manifest.version + 1, run.store.partitions, run.store.options,
+            self._conf,
+        )  # fmt: skip
         return TaskSettings(
             run.stores, self.manifest.version, self.spec.mode, ansi, marks,
             outbox if hands_on else None,
@@ -305,24 +355,23 @@ class VersionLoop:
         self, run: StageRun, task: Task, frame: DataFrame | None, marks: Watermarks
     ) -> tuple[list[TaskResult], int]:
         """The results of one operator's tasks, and the late rows Spark itself filtered out."""
-        count, schema = run.store.partitions, run.schema
         if frame is None and not run.operator.is_global:
-            numbers = self._session.sparkContext.parallelize(range(count), count)
-            return numbers.map(lambda p: run_task(task, p, schema, ())).collect(), 0
+            schema = run.schema
+            return run.rdd.run(lambda p, raw: run_task(task, p, schema, raw)), 0
         if frame is None:
             prepared = run.frames.batch.made  # of no rows: the one group that is there anyway
         else:
-            prepared = run.frames.of_batch(frame, count, marks)
-        return self._run_tasks(task, prepared, count), jvm.observed_late_rows(prepared)
+            prepared = run.frames.of_batch(frame, run.store.partitions, marks)
+        return self._run_tasks(run, task, prepared), jvm.observed_late_rows(prepared)
 
-    def _run_tasks(self, task: Task, rows: DataFrame, count: int) -> list[TaskResult]:
-        """A task for each partition of some rows, of which there have to be `count`."""
-        rdd, schema = jvm.arrow_rdd(rows)
-        results = rdd.mapPartitionsWithIndex(
-            lambda p, raw: [run_task(task, p, schema, raw)]
-        ).collect()
-        if len(results) != count:
-            raise IllegalState(f"Spark ran {len(results)} tasks for {count} partitions.")
+    def _run_tasks(self, run: StageRun, task: Task, rows: DataFrame) -> list[TaskResult]:
+        """A task for each partition of some rows, of which there have to be as many."""
+        schema = jvm.arrow_schema(rows).serialize().to_pybytes()
+        results = run.rdd.run(lambda p, raw: run_task(task, p, schema, raw), rows)
+        if len(results) != run.store.partitions:
+            raise IllegalState(
+                f"Spark ran {len(results)} tasks for {run.store.partitions} partitions."
+            )
         return results
 
     def _handed_on(self, run: StageRun, emitted: list[Emitted]) -> DataFrame | None:
@@ -338,37 +387,43 @@ class VersionLoop:
         results: Mapping[int, list[TaskResult]],
         marks: Watermarks,
         facts: Mapping[str, Any] | None,
-    ) -> None:
+    ) -> Mapping[int, Merged]:
         last = self._stages[-1]
         outbox: tuple[Emitted, ...] = ()
         if last.emits:
             emitted = [result.emitted for result in results[len(self._stages) - 1]]
             outbox = filed(self.versions.storage, self.manifest.version + 1, emitted)
         before_ms = self._runtime.monotonic_ms()
-        base = self.manifest
+        base, prepared = self.manifest, self._prepared(results)
         self.manifest = self._committer.commit(
             base,
             self._newest_at_ms,
-            self._prepared(results),
+            prepared,
             self._runtime.new_id(),
             batch=facts if facts is not None else base.batch,
             watermark=marks.json(),
             outbox=tuple(part.json() for part in outbox),
             delivered_through=base.version,
         )
-        self._newest_at_ms = before_ms
-        self._merges = {}
+        self._newest_at_ms, self._base = before_ms, base
         for path in {part["path"] for part in base.outbox}:
-            self.versions.storage.delete(path)
+            with suppress(Unavailable):  # the clean-up removes it, too
+                self.versions.storage.delete(path)
+        return self._maintenance.committed(self.manifest, prepared)
 
     # -- delivering ----------------------------------------------------------------------------
 
+    @fenced
     def deliver(self) -> None:
         """Hand the newest version's rows, as the storage has them, to the sink."""
         self._deliver([])
 
     def _deliver(self, emitted: list[Emitted]) -> None:
-        """Hand the newest version's rows to the sink: as its tasks gave them, or else as stored."""
+        """Hand the newest version's rows to the sink: as its tasks gave them, or else as stored.
+
+        The view shows it before: then a version that was delivered is in it.
+        """
+        self._show()
         run = self._stages[-1]
         fresh = run.reader(emitted)
         if emitted and fresh.is_at_hand and not self._needs_partitions:
@@ -416,28 +471,18 @@ class VersionLoop:
 
     # -- maintenance ---------------------------------------------------------------------------
 
-    def partitions(self) -> list[Place]:
-        """Every partition of every store that may need merging."""
-        return [
-            (number, name, partition)
-            for number, run in enumerate(self._stages)
-            for name, store in run.stores.items()
-            for partition in range(store.partitions)
-        ]
+    def due_merges(self) -> list[Place]:
+        """Every partition that has something to merge, the most urgent first."""
+        return self._maintenance.due(self.manifest, self._stages)
 
     def merge(self, place: Place) -> None:
         """Merge what is due of one partition, as a job of one task."""
-        if place in self._merges:
-            return
-        number, name, partition = place
-        store = self._stages[number].stores[name]
-        task = self._session.sparkContext.parallelize([partition], 1)
-        merged = task.map(store.maintain).collect()[0]
-        self._merges[place] = merged
+        self._maintenance.merge(place, self._stages[place[0]])
 
     def clean(self) -> None:
         """Remove what no version needs any more."""
-        clean(self.versions, self._runtime, self._conf, self._waiting_files)
+        waiting = partial(self._maintenance.waiting_files, self.manifest)
+        clean(self.versions, self._runtime, self._conf, waiting)
 
     def _prepared(self, results: Mapping[int, Sequence[TaskResult]]) -> list[Prepared]:
         """What the next version is made of, with what maintenance merged meanwhile."""
@@ -447,26 +492,7 @@ class VersionLoop:
             for number, name, entry in self.manifest.partitions()
             if number not in results or name not in self._stages[number].stores
         ]
-        return [
-            replace(part, swaps=(*part.swaps, *self._merges.get(part.place, ()))) for part in done
-        ]
-
-    def _waiting_files(self) -> set[str]:
-        return {
-            swap.output.path(self.manifest.directory(*place))
-            for place, swaps in self._merges.items()
-            for swap in swaps
-        }
-
-
-def _moment_of(facts: Mapping[str, Any] | None) -> int | None:
-    """When Spark planned a batch, in ms: the same each time it brings it."""
-    if facts is None or not facts["offsets"]:
-        return None
-    for line in facts["offsets"].splitlines():
-        if line.startswith("{") and "batchTimestampMs" in line:
-            return int(json.loads(line)["batchTimestampMs"])
-    return None
+        return self._maintenance.with_waiting(done)
 
 
 def _earliest(moments: Sequence[int | None]) -> int | None:

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampNTZType, TimestampType
 
 from holdfast.engine.chain import StoreShape
+from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.streams.handle import QueryInfo
 from holdfast.streams.outbox import Outbox
@@ -51,6 +52,18 @@ class Initial:
 
     task: Task
     rows: DataFrame
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What of an operator's state a view shows: a store, and of its values all or some columns.
+
+    With `make` Spark makes the rows out of stored ones: the key columns, then the values.
+    """
+
+    store: str = DEFAULT_STORE_NAME
+    values: tuple[str, ...] | None = None
+    make: Step | None = None
 
 
 class Operator(ABC):
@@ -115,6 +128,15 @@ class Operator(ABC):
         None where that is null. `before` are rows the operator gets.
         """
         return None
+
+    def shown(self, variable: str | None) -> Shown:
+        """What a view shows of the state. Of several state variables one is chosen by name."""
+        if variable is not None:
+            raise InvalidArgument(
+                f"viewVariable is {variable!r}, and {self.title} has no state variables. Leave it "
+                "out."
+            )
+        return Shown()
 
     @abstractmethod
     def rows_schema(self, frame: DataFrame) -> StructType:

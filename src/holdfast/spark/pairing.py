@@ -113,3 +113,13 @@ def check_same_query(
 def _spark_query_id(session: SparkSession, checkpoint: str) -> str | None:
     text = hadoop.read_text(session, f"{checkpoint}/metadata")
     return None if text is None else str(json.loads(text)["id"])
+
+
+def moment_of(facts: Mapping[str, Any] | None) -> int | None:
+    """When Spark planned a batch, in ms: the same each time it brings it."""
+    if facts is None or not facts["offsets"]:
+        return None
+    for line in facts["offsets"].splitlines():
+        if line.startswith("{") and "batchTimestampMs" in line:
+            return int(json.loads(line)["batchTimestampMs"])
+    return None

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark.jvm import AggregateCall
+from holdfast.spark.analysis import AggregateCall
 from holdfast.spark.operators import quoted
 from holdfast.streams.merging import Merge
 from holdfast.streams.sketches import header, precision_of

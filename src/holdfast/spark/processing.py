@@ -14,14 +14,14 @@ from holdfast.engine.chain import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.spark.keyed import KeyedOperator, KeyedRows
-from holdfast.spark.operators import Initial, TaskSettings
+from holdfast.spark.operators import Initial, Shown, TaskSettings
 from holdfast.streams.arrowwise import ArrowProcessor, ArrowTask
 from holdfast.streams.clock import NO_TIME
 from holdfast.streams.handle import variables_of
 from holdfast.streams.processing import InitialTask, ProcessorTask, RowStyle
 from holdfast.streams.rowwise import Rowwise
 from holdfast.streams.task import Task
-from holdfast.streams.variables import Variable, shapes_of
+from holdfast.streams.variables import Variable, shapes_of, shown_variable
 from holdfast.types import Schema, parse_schema
 
 
@@ -44,7 +44,6 @@ class Processing(KeyedOperator):
         self._processor = processor
         self._handle = variables_of(processor, time_mode)
         self._initial = initial
-        self.has_initial = initial is not None
         if initial is not None:
             self._check_initial(KeyedRows(*initial).keys)
         self.needs_engine = time_mode != NO_TIME or initial is not None
@@ -63,6 +62,9 @@ class Processing(KeyedOperator):
         has_time = self._time_mode != NO_TIME
         return shapes_of(self._handle.variables, self._rows.keys, has_time=has_time)
 
+    def shown(self, variable: str | None) -> Shown:
+        return Shown(shown_variable(self._handle.variables, variable))
+
     def task(self, settings: TaskSettings) -> Task:
         return self._task(settings, self._rows)
 
@@ -77,6 +79,7 @@ class Processing(KeyedOperator):
             clock=self._clock(settings),
             outbox=settings.outbox,
             query=settings.query,
+            event_time=self._output_time,
         )
 
     def _style(self, rows: KeyedRows, zone: str) -> RowStyle:
@@ -144,8 +147,8 @@ def arrow_state(schema: Any) -> Schema:
 def row_maker(names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Row]:
     """A function that makes a Row of cells, with these names.
 
-    The class looks its columns up as a named tuple does, which is many times quicker than Row's
-    own way. What Row has by itself, such as count, stays what it is.
+    The class looks its columns up as a named tuple does, not by searching their names as Row's own
+    way does. What Row has by itself, such as count, stays what it is.
     """
     own = {name: _tuplegetter(at, "") for at, name in enumerate(names) if not hasattr(Row, name)}
     kind = type("Row", (Row,), {"__fields__": list(names), "__slots__": (), **own})

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.spark.loop import VersionReport
+from holdfast.spark.maintenance import Merged
 from holdfast.streams.task import TaskResult
 
 
@@ -37,7 +38,7 @@ def progress(
         },
         "eventTime": {"watermark": _iso(report.marks.evict_ms / 1000)},
         "stateOperators": [
-            _operator(title, report.results[number], report.late_rows)
+            _operator(title, report.results[number], report.late_rows, report.merged.get(number))
             for number, title in enumerate(titles)
         ],
         "sources": [],
@@ -46,13 +47,16 @@ def progress(
     }
 
 
-def _operator(title: str, results: Sequence[TaskResult], observed_late: int) -> dict[str, Any]:
+def _operator(
+    title: str, results: Sequence[TaskResult], observed_late: int, merged: Merged | None
+) -> dict[str, Any]:
     late = sum(r.late_rows for r in results)
     if title.startswith("sessionWindow"):
         late += observed_late
     custom = {"stateOnCurrentVersionSizeBytes": sum(r.state_bytes for r in results)}
     if title.startswith("dedupe"):
         custom["numDroppedDuplicateRows"] = sum(r.dropped_duplicates for r in results)
+    custom |= (merged or Merged()).figures()
     for result in results:
         for name, figure in result.custom.items():
             custom[name] = custom.get(name, 0) + figure

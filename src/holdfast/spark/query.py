@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 import time
 from dataclasses import replace
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.conf import SETTINGS_BY_NAME, StateStoreConf
 from holdfast.engine.maintenance import Periodic
-from holdfast.inspection import LiveState, read_state
+from holdfast.errors import Conflict
+from holdfast.inspection import LiveState, Root, choose_store
 from holdfast.spark import hadoop, jvm
 from holdfast.spark.listening import spark_progress
 from holdfast.spark.loop import VersionLoop
@@ -28,6 +32,18 @@ from holdfast.spark.watching import Watch
 
 log = logging.getLogger(__name__)
 _IDLE_POLL_MS = 50
+_PAUSE_S = 0.01
+_TAKEN_BATCH = "CONCURRENT_STREAM_LOG_UPDATE"
+"""What Spark calls it when another driver has written to its log."""
+_CANCELLED = re.compile("Interrupted|cancelled")
+_INTERRUPTED = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling a batch of a query that was "
+    "stopped: java.lang.InterruptedException"
+)
+"""What Spark takes for the end of a stopped query. It looks by a pattern for which a real error,
+with its Java stack, is so long that Spark's thread overflows its own."""
+_MOST_TICKS = 100
+"""Versions without data in a row; a timer that always registers one for the past has no last."""
 
 
 class StatefulQuery:
@@ -44,6 +60,7 @@ class StatefulQuery:
         self._loop = VersionLoop(spec, sink, self._conf)
         self._lock = threading.RLock()
         """One at a time: a batch, a tick, a merge."""
+        self._batch_waits = threading.Event()
         self._inner: StreamingQuery
         self._offsets: str
         self._started = threading.Event()
@@ -61,6 +78,7 @@ class StatefulQuery:
             self._start()
         except BaseException as error:
             self._watch.ended(error)
+            self._loop.close()
             if self._spec.is_temporary:
                 hadoop.delete(self._session, self._spec.checkpoint)
             raise
@@ -92,8 +110,18 @@ class StatefulQuery:
             self._idle = Periodic("holdfast-ticks", _IDLE_POLL_MS, self._tick_if_idle)
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
+        try:
+            self._take(batch, batch_id)
+        except Py4JJavaError as error:
+            if self._stopping and _CANCELLED.search(str(error)):
+                raise RuntimeError(_INTERRUPTED) from None
+            raise
+
+    def _take(self, batch: DataFrame, batch_id: int) -> None:
         self._started.wait()
+        self._batch_waits.set()
         with self._lock, explained(self._loop.root):
+            self._batch_waits.clear()
             if self._failure is not None:
                 raise self._failure
             offsets = hadoop.read_text(self._session, f"{self._offsets}/{batch_id}")
@@ -107,7 +135,7 @@ class StatefulQuery:
     def _run_version(self, batch: DataFrame | None, facts: dict[str, Any] | None) -> None:
         observe = None
         if batch is not None:
-            observe = lambda: jvm.event_time_stats(self._inner._jsq)  # noqa: E731 - one line
+            observe = lambda: jvm.event_time_stats(self._inner)  # noqa: E731 - one line
         report = self._loop.run(batch, facts, observe)
         if report is None:
             return
@@ -147,21 +175,38 @@ class StatefulQuery:
             self._lock.release()
 
     def _run_due_ticks(self, most: int | None = None) -> None:
-        """Run what is due by now; what becomes due meanwhile is left to the next call."""
-        until_ms, ran = time.time_ns() // 1_000_000, 0
+        """Run what is due by now, up to `most` versions; the rest is left to the next call."""
+        until_ms = time.time_ns() // 1_000_000
         with self._lock, explained(self._loop.root):
-            while self._loop.is_tick_due(until_ms) and not self._stopping and ran != most:
+            for _ in range(_MOST_TICKS if most is None else most):
+                if not self._loop.is_tick_due(until_ms) or self._stopping:
+                    return
                 self._run_version(None, None)
-                ran += 1
+            if most is None and self._loop.is_tick_due(until_ms):
+                log.warning(
+                    "After %d versions without data of %s timers are still due: those that fire "
+                    "register others for the past. They are left for later.",
+                    _MOST_TICKS,
+                    self._loop.root,
+                )
 
     def _maintain(self) -> None:
         """Merge one partition after the other while no batch waits, then clean up."""
-        for place in self._loop.partitions():
+        with self._lock:
+            due = self._loop.due_merges()
+        for place in due:
+            self._let_batches_by()
             with self._lock:
                 if self.isActive:
                     self._loop.merge(place)
+        self._let_batches_by()
         with self._lock:
             self._loop.clean()
+
+    def _let_batches_by(self) -> None:
+        """Wait while a batch does: whoever lets go of the lock could be the next to take it."""
+        while self._batch_waits.is_set() and self.isActive:
+            time.sleep(_PAUSE_S)
 
     # -- what StreamingQuery has ---------------------------------------------------------------
 
@@ -197,7 +242,8 @@ class StatefulQuery:
 
     def state(self, operator: int | None = None, store: str | None = None) -> LiveState:
         """The state of the newest version, to be read while the query runs; see `holdfast.read`."""
-        return read_state(self._loop.root, operator=operator, store=store)
+        root = Root(self._loop.versions.storage)
+        return LiveState(choose_store(root, operator, store))
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:
@@ -229,14 +275,31 @@ class StatefulQuery:
 
     def exception(self) -> BaseException | None:
         """What ended the query, if it failed."""
-        return self._failure or self._inner.exception()
+        return self._failure or self._told(self._inner.exception())
+
+    def _told(self, error: BaseException | None) -> BaseException | None:
+        """What ended Spark's query, in Holdfast's words where another driver did.
+
+        Spark's own log is the first to notice when nothing but that was left to write.
+        """
+        if error is None or _TAKEN_BATCH not in str(error):
+            return error
+        conflict = self._loop.overtaken() or Conflict(
+            f"Another driver goes on with the checkpoint {self._spec.checkpoint}: it has taken the "
+            "batch that this one was about to take. This one must stop."
+        )
+        conflict.__cause__ = error
+        return conflict
 
     def explain(self, extended: bool = False) -> None:
         """Spark's plan for the rows that reach the first operator."""
         self._inner.explain(extended)
 
     def processAllAvailable(self) -> None:
-        """Wait until all data at hand is in state and out of the sink, due ticks included."""
+        """Wait until all data at hand is in state and out of the sink, due ticks included.
+
+        Of timers that keep registering others for the past, only so many versions are waited for.
+        """
         self._inner.processAllAvailable()
         if self._ticks_wanted:
             self._run_due_ticks()
@@ -244,7 +307,13 @@ class StatefulQuery:
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
         """Wait for the end of the query; raises what ended it."""
-        ended = self._inner.awaitTermination(timeout)
+        try:
+            ended = self._inner.awaitTermination(timeout)
+        except StreamingQueryException as error:
+            told = self._told(error)
+            if not isinstance(told, Conflict):
+                raise
+            raise told from error
         if timeout is None or ended:
             self._end()
         self._raise_failure()
@@ -287,6 +356,7 @@ class StatefulQuery:
                     self._loop.note_delivered()
             except Exception as error:
                 self._failure = error
+        self._loop.close()
         self._drop_temporary()
 
     def _drop_temporary(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from holdfast.spark.operators import Stage
+from holdfast.spark.viewing import ViewWish
 
 
 @dataclass(frozen=True)
@@ -28,3 +29,5 @@ class QuerySpec:
     metrics_port: str | None = None
     adds_aggregates: bool = False
     """Whether aggregates that the state does not know start empty."""
+    view: ViewWish | None = None
+    """The table that shows the state to other services, if there is one."""

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.engine.chain import StoreShape
 from holdfast.spark import jvm
+from holdfast.spark.located_rdd import StateStoreRDD
 from holdfast.spark.operators import Operator, Stage
 from holdfast.spark.templates import Template
 from holdfast.streams import worker
@@ -66,6 +67,7 @@ class StageRun:
     frames: StageFrames
     stores: Mapping[str, StoreSpec]
     schema: bytes
+    rdd: StateStoreRDD
 
     @property
     def operator(self) -> Operator:
@@ -84,7 +86,7 @@ class StageRun:
 
     def reader(self, parts: Sequence[Emitted]) -> OutboxReader:
         """Reads what tasks emitted."""
-        return OutboxReader(self.store.root, self.store.options, tuple(parts))
+        return OutboxReader(self.store.root, self.store.options, tuple(parts), self.store.conf)
 
     def at_hand(self, session: SparkSession, reader: OutboxReader) -> DataFrame:
         """Rows that came with the tasks' results: Spark has no job to run for them."""
@@ -93,7 +95,6 @@ class StageRun:
 
     def by_tasks(self, session: SparkSession, reader: OutboxReader | Output) -> DataFrame:
         """Rows read by tasks, one for each partition."""
-        count = self.store.partitions
 
         def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             worker.acknowledge()
@@ -106,4 +107,4 @@ class StageRun:
                             yield from table.to_batches()
             worker.acknowledge()
 
-        return session.range(0, count, 1, count).mapInArrow(read, self.frames.rows_schema)
+        return self.rdd.numbers(session).mapInArrow(read, self.frames.rows_schema)

@@ -33,6 +33,7 @@ from holdfast.spark.sinks import (
 )
 from holdfast.spark.spec import QuerySpec
 from holdfast.spark.tables import FILE_FORMATS, open_table
+from holdfast.spark.viewing import taken_wish
 
 _OUTPUT_MODES = ("append", "update", "complete")
 
@@ -199,6 +200,7 @@ class StatefulStreamWriter:
         added = _take(rest, "newAggregates")
         if added not in (None, "empty"):
             raise InvalidArgument(f"newAggregates can be set to empty, not to {added!r}.")
+        view = taken_wish(session, rest, lambda name: _take(rest, name))
         given = _take(rest, "checkpointLocation")
         checkpoint = checkpoint_of(session, given, self._name, kind)
         check_recovery(session, checkpoint, kind, self._mode)
@@ -215,6 +217,7 @@ class StatefulStreamWriter:
             name=self._name,
             metrics_port=port,
             adds_aggregates=added is not None,
+            view=view,
         )
         query = StatefulQuery(spec, sink)
         query.start()
@@ -229,6 +232,8 @@ class StatefulStreamWriter:
         jvm.check_supported(self._native, mode)
 
     def _native_writer(self) -> DataStreamWriter:
+        if any(name.lower() == "view" for name in self._options):
+            raise InvalidArgument("A view shows state, and this stream has no stateful operator.")
         writer = self._native.writeStream.outputMode(self._mode).options(**self._options)
         if self._function is not None:
             writer = writer.foreachBatch(self._function)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import Any
 from uuid import uuid4
 
@@ -19,6 +20,9 @@ from holdfast.engine.versions import VersionLog
 from holdfast.streams.outbox import OutboxReader
 from holdfast.streams.task import StoreSpec
 from holdfast.streams.watermark import Watermarks
+
+START, ROWS = "_start", "_rows"
+"""Columns of structs: rows that the state starts with, and the others."""
 
 
 def empty_state(shapes: Mapping[str, StoreShape], partitions: int) -> Manifest:
@@ -47,9 +51,15 @@ class Embedded:
     """
 
     task: Any
+    start: Any = None
+    """The task of rows that the state starts with, where there are such."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What the task puts out for some rows, given in the order of their keys."""
+        """What the task puts out for some rows, given in the order of their keys.
+
+        With a `start` they come in the two columns START and ROWS, as structs of which one is
+        null: first those that the state starts with, then the others.
+        """
         rows = iter(batches)
         first = next(rows, None)
         if first is None:
@@ -60,8 +70,15 @@ class Embedded:
             shapes = {each.name: each.shape for each in stores}
             versions = VersionLog(MemoryStorage.named(name), Runtime.system())
             versions.publish(empty_state(shapes, 1), 1, None)
-            schema = first.schema.serialize().to_pybytes()
-            result = task.run(0, schema, _raw(first, rows))
+            batches = chain((first,), rows)
+            if self.start is None:
+                result = task.run(0, _schema(first), _raw(batches))
+            else:
+                halves = _Halves(batches)
+                starts = _raw(halves.starts())
+                schemas = [_schema(_cells(first.slice(0, 0), name)) for name in (START, ROWS)]
+                start = self.start, schemas[0], starts
+                result = task.run(0, schemas[1], _raw(halves.rows()), start)
             yield from OutboxReader(f"memory://{name}", {}, (result.emitted,)).read(0)
         finally:
             MemoryStorage.forget(name)
@@ -82,7 +99,36 @@ class Embedded:
         return replace(self.task, **changes), stores
 
 
-def _raw(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
-    yield first.serialize().to_pybytes()
-    for batch in rest:
+class _Halves:
+    """Record batches with START and ROWS, cut where the rows begin; to be read in that order."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+
+    def starts(self) -> Iterator[pa.RecordBatch]:
+        """What the state starts with."""
+        for batch in self._batches:
+            count = batch.num_rows - batch.column(START).null_count
+            yield _cells(batch.slice(0, count), START)
+            if count < batch.num_rows:
+                self._batches = chain((batch.slice(count),), self._batches)
+                return
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The other rows."""
+        for batch in self._batches:
+            yield _cells(batch, ROWS)
+
+
+def _cells(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_struct_array(batch.column(name))
+
+
+def _schema(batch: pa.RecordBatch) -> bytes:
+    schema: bytes = batch.schema.serialize().to_pybytes()
+    return schema
+
+
+def _raw(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    for batch in batches:
         yield batch.serialize().to_pybytes()

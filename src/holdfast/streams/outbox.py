@@ -7,7 +7,7 @@ the task's result; the driver writes it as one file. Larger output is a file of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow.ipc as ipc
 import xxhash
 
 from holdfast.backends.locations import open_storage
+from holdfast.conf import StateStoreConf
 from holdfast.engine.filenames import outbox_path
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.errors import Corruption
@@ -58,7 +59,8 @@ class Outbox:
     root: str
     version: int
     partitions: int
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
+    conf: StateStoreConf = StateStoreConf.empty
 
     def emit(self, partition: int, tables: Iterable[pa.Table]) -> Emitted:
         """Put tables of one schema out for a partition. Their order stays."""
@@ -71,7 +73,7 @@ class Outbox:
         if len(body) <= min(_INLINE_BYTES, _INLINE_BYTES_OF_ALL // self.partitions):
             return emitted
         path = outbox_path(self.version, Runtime.system().new_id())
-        with open_storage(self.root, self.options).open_writer(path) as blob:
+        with open_storage(self.root, self.options, self.conf).open_writer(path) as blob:
             blob.write(body)
         return replace(emitted, path=path, inline=None)
 
@@ -115,8 +117,9 @@ class OutboxReader:
     """Reads what the tasks of a version emitted; travels to the workers."""
 
     root: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
     parts: tuple[Emitted, ...]
+    conf: StateStoreConf = StateStoreConf.empty
 
     @property
     def is_at_hand(self) -> bool:
@@ -145,7 +148,7 @@ class OutboxReader:
         if part.inline is not None:
             return part.inline
         assert part.path is not None
-        storage = open_storage(self.root, self.options)
+        storage = open_storage(self.root, self.options, self.conf)
         body = bytes(storage.read_range(part.path, part.offset, part.offset + part.size))
         if xxhash.xxh3_64_hexdigest(body) != part.checksum:
             raise Corruption(

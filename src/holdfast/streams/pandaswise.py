@@ -153,7 +153,7 @@ def key_cells(column: pa.ChunkedArray, name: str, zone: str) -> list[Any]:
     if array.null_count and _changes_by_nulls(array.type):
         kind, missing = array.type.to_pandas_dtype(), None
         if pa.types.is_integer(array.type):
-            missing = np.nan
+            missing = np.float64(np.nan)
         return [missing if cell is None else kind(cell) for cell in array.to_pylist()]
     cells = to_pandas(array, name, zone)
     return list(cells if cells.dtype.kind in "mM" else cells.to_numpy())

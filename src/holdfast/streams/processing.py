@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.engine.rows import NEVER
 from holdfast.engine.segment import HASH, index_numbers
+from holdfast.errors import InvalidArgument
 from holdfast.streams.clock import EVENT_TIME, PROCESSING_TIME, Clock, ExpiredTimerInfo
 from holdfast.streams.contract import TaskStore
 from holdfast.streams.grouping import Runs, codes_of
@@ -59,15 +63,26 @@ class ProcessorTask:
     clock: Clock
     outbox: Outbox
     query: QueryInfo
+    event_time: str | None = None
+    """The output's column of event times that the operators after it go by."""
 
     @property
     def store(self) -> StoreSpec:
         """One of the stores."""
         return next(iter(self.stores.values()))
 
-    def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
-        """Give one partition's rows and due timers to the processor; prepare the next version."""
-        return _Run(self, partition).run(schema, batches)
+    def run(
+        self,
+        partition: int,
+        schema: bytes,
+        batches: Iterable[bytes],
+        start: tuple[ProcessorTask, bytes, Iterable[bytes]] | None = None,
+    ) -> TaskResult:
+        """Give one partition's rows and due timers to the processor; prepare the next version.
+
+        With `start`, the rows of that task come first, as what the state begins with.
+        """
+        return _Run(self, partition).run(schema, batches, start)
 
 
 @dataclass(frozen=True)
@@ -113,19 +128,35 @@ class _Run:
         kind = state_class(variable.kind)
         return kind(variable, spec, self._stores[variable.name], self._cursor)
 
-    def run(self, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
-        """Handle input rows, then due timers."""
-        reader = self._reader(schema, batches, self._task.clock.late)
-        return self._worked(reader, self._results(reader))
+    def run(
+        self,
+        schema: bytes,
+        batches: Iterable[bytes],
+        start: tuple[ProcessorTask, bytes, Iterable[bytes]] | None,
+    ) -> TaskResult:
+        """Handle what the state starts with, if that is given; input rows; due timers."""
+        reader = self._reader(self._task, schema, batches, self._task.clock.late)
+        results = self._results(reader)
+        if start is not None:
+            first, its_schema, its_batches = start
+            before = self._started_with(first, self._reader(first, its_schema, its_batches))
+            results = chain(before, results)
+        return self._worked(reader, results)
 
     def fill(self, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
         """Handle the rows that the state starts with."""
-        reader = self._reader(schema, batches, None)
-        return self._worked(reader, self._started_with(reader))
+        reader = self._reader(self._task, schema, batches)
+        return self._worked(reader, self._started_with(self._task, reader))
 
-    def _reader(self, schema: bytes, batches: Iterable[bytes], late: Late | None) -> GroupReader:
-        task = self._task
-        return GroupReader(schema, batches, task.keys, self._partition, task.store.partitions, late)
+    def _reader(
+        self,
+        task: ProcessorTask,
+        schema: bytes,
+        batches: Iterable[bytes],
+        late: Late | None = None,
+    ) -> GroupReader:
+        partitions = self._task.store.partitions
+        return GroupReader(schema, batches, task.keys, self._partition, partitions, late)
 
     def _worked(self, reader: GroupReader, results: Iterator[Any]) -> TaskResult:
         """Have the processor work, and prepare the next version."""
@@ -133,7 +164,8 @@ class _Run:
         started = time.monotonic()
         task.processor.init(self._handle)
         self._handle.close_init()
-        emitted = task.outbox.emit(self._partition, task.rows.tables(results))
+        tables = map(self._checked, task.rows.tables(results))
+        emitted = task.outbox.emit(self._partition, tables)
         updated_at = time.monotonic()
         close = getattr(task.processor, "close", None)
         if close is not None:
@@ -162,6 +194,19 @@ class _Run:
             custom=self._figures(),
         )
 
+    def _checked(self, table: pa.Table) -> pa.Table:
+        """Output without event times that are late where it goes."""
+        name = self._task.event_time
+        if name is not None:
+            times = table.column(name).cast(pa.int64())
+            if pc.any(pc.less_equal(times, self._task.clock.late_ms * 1000)).as_py():
+                raise InvalidArgument(
+                    f"The processor gave a row whose {name!r} is not after the watermark: the "
+                    "operators after it would not count it. Compare times with "
+                    "timerValues.getCurrentWatermarkInMs() first."
+                )
+        return table
+
     def _next_due(self) -> int | None:
         """The next moment at which a timer fires or an entry ends, where the clock decides."""
         clock = self._task.clock
@@ -185,6 +230,8 @@ class _Run:
             "numExpiredTimers": self._fired,
             "numValuesRemovedDueToTTLExpiry": self._expired,
         }
+        if self._partition == 0:
+            figures["numDeletedStateVars"] = len(self._handle.deleted)
         for variable in self._handle.variables.values() if self._partition == 0 else ():
             kind = f"num{variable.kind.capitalize()}StateVars"
             kind += "" if variable.ttl_ms is None else "WithTTL"
@@ -211,9 +258,9 @@ class _Run:
             yield from self._handle_groups(groups)
         yield from self._fire()
 
-    def _started_with(self, reader: GroupReader) -> Iterator[Any]:
-        """Nothing comes out of it."""
-        task, cursor = self._task, self._cursor
+    def _started_with(self, task: ProcessorTask, reader: GroupReader) -> Iterator[Any]:
+        """Nothing comes out of it. The columns are those of `task`."""
+        processor, cursor = self._task.processor, self._cursor
         for groups in reader:
             keys = groups.keys(task.keys).rename_columns([*self._key_names, HASH])
             rows, bounds = task.rows.rows(groups.batch), groups.starts.tolist()
@@ -223,10 +270,10 @@ class _Run:
             for at, key in enumerate(_key_rows(keys, self._key_names)):
                 cursor.at = at
                 part = rows[bounds[at] : bounds[at + 1]]
-                parts = iter((part,)) if groups.count > 1 else self._parts(part, groups.rest)
+                parts = chain((part,), map(task.rows.rows, groups.rest))
                 try:
                     for row in task.rows.group(parts):
-                        task.processor.handleInitialState(key, row, task.clock.values)
+                        processor.handleInitialState(key, row, task.clock.values)
                 except Exception as error:
                     note_key(error, keys, at)
                     raise
@@ -239,13 +286,14 @@ class _Run:
         rows, bounds = style.rows(groups.batch), groups.starts.tolist()
         times = self._largest_times(groups.batch, groups.starts)
         handle, values = task.processor.handleInputRows, task.clock.values
+        is_whole = groups.count > 1
         self._begin(keys)
         for at, key in enumerate(_key_rows(keys, self._key_names)):
             cursor.at = at
             if times is not None:
                 cursor.expires_from = times[at]
             part = rows[bounds[at] : bounds[at + 1]]
-            parts = iter((part,)) if groups.count > 1 else self._parts(part, groups.rest)
+            parts = iter((part,)) if is_whole else self._parts(part, groups.rest)
             try:
                 given = handle(key, style.group(parts), values)
                 if given is not None:
@@ -253,8 +301,8 @@ class _Run:
             except Exception as error:
                 note_key(error, keys, at)
                 raise
-            for _ in groups.rest:
-                pass  # what the processor did not read
+            if not is_whole:
+                deque(groups.rest, maxlen=0)  # what the processor did not read
         self._end()
 
     def _parts(self, first: Any, rest: Iterator[pa.RecordBatch]) -> Iterator[Any]:
@@ -317,14 +365,14 @@ class _Run:
     def _fire_some(self, keys: pa.Table, owners: list[int], moments: list[int]) -> Iterator[Any]:
         task, timers = self._task, self._timers
         assert timers is not None
-        key_rows = _key_rows(keys, self._key_names)
+        key_rows, values = _key_rows(keys, self._key_names), task.clock.values
         self._begin(keys)
         for at, moment in zip(owners, moments, strict=True):
             self._cursor.at = at
             try:
                 given = task.processor.handleExpiredTimer(
                     key=key_rows[at],
-                    timerValues=task.clock.values,
+                    timerValues=values,
                     expiredTimerInfo=ExpiredTimerInfo(moment),
                 )
                 if given is not None:

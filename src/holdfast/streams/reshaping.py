@@ -30,7 +30,7 @@ class Reshaping:
     def run(self, partition: int) -> Prepared:
         """Write one partition."""
         spec, runtime = self.store, Runtime.system()
-        storage = open_storage(spec.root, spec.options)
+        storage = open_storage(spec.root, spec.options, spec.conf)
         manifest = VersionLog(storage, runtime).load(self.version)
         stored = manifest.operators[spec.operator].get(spec.name)
         names = () if stored is None else stored.value_schema.names

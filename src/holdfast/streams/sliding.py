@@ -7,6 +7,7 @@ pane, but into many windows; so rows are dealt out to windows here, after they w
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,10 @@ from holdfast.streams.grouping import Numbers, Runs, codes_of, merged_runs
 from holdfast.streams.merging import Merge
 
 _MOST_PAIRS = 2**62
+_NOT_BY_PANE = frozenset({"first", "last", "max_by", "min_by", "distinct", "list", "set"})
+"""Aggregates that may depend on the order of rows, or whose merging is slow for each window."""
+_MOST_PANES = 64
+"""Windows of more panes than this are left to Spark: tasks would make too many rows at once."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,14 @@ class Sliding:
     def pane_us(self) -> int:
         """How long the longest pieces are that all windows are made of."""
         return math.gcd(self.length_us, self.slide_us)
+
+    def is_by_pane(self, merges: Sequence[Merge] = ()) -> bool:
+        """Whether rows are summed up by panes: windows overlap and are made of few, and these
+        aggregates may be.
+        """
+        few = self.length_us // self.pane_us <= _MOST_PANES
+        may_be = not _NOT_BY_PANE.intersection(merge.kind for merge in merges)
+        return self.slide_us < self.length_us and few and may_be
 
     def windows(self, panes: Numbers) -> tuple[Numbers, Numbers]:
         """The windows that panes, given by their starts, are in: numbers of panes, starts."""

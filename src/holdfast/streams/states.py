@@ -22,8 +22,12 @@ from holdfast.streams.variables import Variable
 from holdfast.types import AtomicType, Row, RowCodec, Schema
 
 _TIMESTAMP = AtomicType("timestamp")
-_KEYS_AT_A_TIME = 2_000
-"""Keys whose lists or maps are in memory at a time."""
+_KEYS_AT_FIRST, _KEYS_AT_A_TIME = 100, 2_000
+"""Keys whose lists or maps are in memory at a time: before it is known how long they are, and at
+most.
+"""
+_ENTRIES_AT_A_TIME = 200_000
+"""Entries that so many keys should have together."""
 _Entry = tuple[Row, Row | None, int | None]
 """An own key, the value (None: removed) and when it expires."""
 
@@ -74,6 +78,10 @@ class StateVariable:
         ttl, start = self._variable.ttl_ms, self._cursor.expires_from
         return None if ttl is None or start is None else start + ttl
 
+    def _own_copy(self, value: Row) -> Row:
+        """A value for the processor, which may change what is inside."""
+        return value if self._codec.plain else self._codec.encode(value)
+
     def _put(self, keys: pa.Table, values: list[Row], expiries: list[int | None]) -> None:
         """Put rows; `keys` has the store's key columns, and `_hash` where it is known."""
         columns = dict(zip(keys.column_names, keys.columns, strict=True))
@@ -106,7 +114,7 @@ class ValueState(StateVariable):
         if values is None:
             values = self._load()
         value = values[self._cursor.at]
-        return value if value is None or self._codec.plain else self._codec.encode(value)
+        return value if value is None else self._own_copy(value)
 
     def update(self, newValue: Any) -> None:
         """Set the key's value."""
@@ -158,6 +166,8 @@ class _Collection(StateVariable):
         fields = spec.key_schema.fields[self._prefix :]
         self._own = RowCodec(Schema(type(spec.key_schema.struct)(fields)))
         self._encode_own = _encoder(self._own)
+        self._has_ttl = variable.ttl_ms is not None
+        self._keys_at_a_time = min(_KEYS_AT_FIRST, _KEYS_AT_A_TIME)
 
     def begin(self) -> None:
         self._loaded: dict[int, dict[Row, _Entry]] = {}
@@ -171,8 +181,9 @@ class _Collection(StateVariable):
     def set(self, own: Row, value: Row | None) -> None:
         """Put an entry, or remove it."""
         at = self._cursor.at
-        entry = own, value, None if value is None else self._expiry()
-        name = self._own.hashable(own)
+        ends = None if value is None or not self._has_ttl else self._expiry()
+        entry = own, value, ends
+        name = own if self._own.plain else self._own.hashable(own)
         changes = self._changes.get(at)
         if changes is None:
             changes = self._changes[at] = {}
@@ -193,13 +204,15 @@ class _Collection(StateVariable):
     def _load(self) -> dict[Row, _Entry]:
         """Read the entries of the key at hand and of some after it; those before it had theirs."""
         first = self._cursor.at
-        keys = self._cursor.keys.slice(first, _KEYS_AT_A_TIME)
+        keys = self._cursor.keys.slice(first, self._keys_at_a_time)
         found: list[dict[Row, _Entry]] = [{} for _ in range(keys.num_rows)]
         known = HASH in keys.column_names
         wanted = [HASH] if known else self._key_names[: self._prefix]
         table = self._store.prefix_table(keys.select(wanted))
         if table.num_rows:
             self._sort_in(found, table, keys)
+        fitting = _ENTRIES_AT_A_TIME * keys.num_rows // max(table.num_rows, 1)
+        self._keys_at_a_time = min(max(fitting, 1), _KEYS_AT_A_TIME)
         self._loaded = {first + place: entries for place, entries in enumerate(found)}
         for at, entries in self._loaded.items():
             for name, entry in self._changes.get(at, {}).items():
@@ -247,8 +260,8 @@ class ListState(_Collection):
     def get(self) -> Iterator[Row]:
         """The key's list."""
         entries = self.entries()
-        encode = self._codec.encode
-        return iter([encode(entries[name][1]) for name in sorted(entries)])
+        held = [entries[name][1] for name in sorted(entries)]
+        return iter([self._own_copy(value) for value in held if value is not None])
 
     def put(self, newState: Any) -> None:
         """Set the key's list."""
@@ -271,7 +284,8 @@ class MapState(_Collection):
     def getValue(self, key: Any) -> Row | None:
         """The value under a key of the map, or None."""
         entry = self.entries().get(self._own.hashable(self._encode_own(key)))
-        return None if entry is None else self._codec.encode(entry[1])
+        value = None if entry is None else entry[1]
+        return None if value is None else self._own_copy(value)
 
     def containsKey(self, key: Any) -> bool:
         """Whether the map has the key."""
@@ -283,8 +297,8 @@ class MapState(_Collection):
 
     def iterator(self) -> Iterator[tuple[Row, Row]]:
         """Keys and values of the map."""
-        encode = self._codec.encode
-        return iter([(own, encode(value)) for own, value, _ in self.entries().values()])
+        entries = self.entries().values()
+        return iter([(own, self._own_copy(held)) for own, held, _ in entries if held is not None])
 
     def keys(self) -> Iterator[Row]:
         """Keys of the map."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,21 +13,25 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
+from holdfast.backends.locations import open_storage
 from holdfast.conf import StateStoreConf
+from holdfast.coordinator import CoordinatorAddress
 from holdfast.engine.chain import StoreShape
 from holdfast.engine.commit import Prepared, Swap
+from holdfast.engine.filenames import PLACE
 from holdfast.engine.hashing import partition_of
 from holdfast.engine.segment import HASH, index_numbers
+from holdfast.engine.storage import BlobNotFound, Runtime, Storage
+from holdfast.engine.versions import RecentVersions, VersionLog
 from holdfast.errors import IllegalState
 from holdfast.ids import DEFAULT_STORE_NAME, StateStoreId
 from holdfast.store import StateStoreProvider
-from holdfast.streams import worker
+from holdfast.streams import holdings, worker
 from holdfast.streams.contract import ContractStore, TaskStore
 from holdfast.streams.outbox import NOTHING, Emitted
 from holdfast.types import Schema
 
 log = logging.getLogger(__name__)
-_providers: dict[tuple[str, StateStoreId], StateStoreProvider] = {}
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,13 @@ class StoreSpec:
     partitions: int
     conf: StateStoreConf
     run_id: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """How the root is reached; it may hold credentials."""
     name: str = DEFAULT_STORE_NAME
+    place: str | None = None
+    """What the file `place` of the root says to the driver, where tasks run on other hosts."""
+    coordinator: CoordinatorAddress | None = None
+    """Whom tasks tell what they hold, if anyone."""
 
     @classmethod
     def of(cls, shape: StoreShape, **where: Any) -> StoreSpec:
@@ -67,11 +77,12 @@ class StoreSpec:
         return self.conf.provider_class != StateStoreConf.empty.provider_class
 
     def open(self, partition: int, version: int) -> TaskStore:
-        """One partition at a version, for update."""
+        """One partition at a version, for update. The executor counts as its holder from then."""
+        provider = self._provider(partition)
+        holdings.here.report(self._place(partition), self.coordinator, version)
         if not self.is_foreign:
             return self.engine(partition).get_store(version)
-        store = self._provider(partition).get_store(version)
-        return ContractStore(store, self.key_index)
+        return ContractStore(provider.get_store(version), self.key_index)
 
     def engine(self, partition: int) -> HDFSBackedStateStoreProvider:
         """The provider of one partition. Requires: it is Holdfast's own."""
@@ -86,27 +97,42 @@ class StoreSpec:
             provider.do_maintenance()
             return ()
         provider.do_snapshot()
+        self.tell_snapshots(self.name, partition, provider.finished_merges)
         return provider.finished_merges
+
+    def tell_snapshots(self, name: str, partition: int, swaps: Iterable[Swap]) -> None:
+        """Tell the coordinator of the snapshots among finished merges of an operator's store."""
+        place = self.run_id, StateStoreId(self.root, self.operator, partition, name)
+        for swap in swaps:
+            if swap.output.kind == "snapshot":
+                holdings.here.report_snapshot(place, self.coordinator, swap.output.high)
+
+    def _place(self, partition: int) -> holdings.Place:
+        return self.run_id, StateStoreId(self.root, self.operator, partition, self.name)
 
     def _provider(self, partition: int) -> StateStoreProvider:
         """The provider of one partition, kept for the next batch in this process."""
-        store_id = StateStoreId(self.root, self.operator, partition, self.name)
-        known = _providers.get((self.run_id, store_id))
-        if known is not None:
-            return known
-        for run_id, other in [place for place in _providers if place[0] != self.run_id]:
-            _providers.pop((run_id, other)).close()
-        provider = self._new_provider(store_id)
-        _providers[self.run_id, store_id] = provider
-        return provider
+        place = self._place(partition)
+        return holdings.here.provider(place, self.coordinator, lambda: self._new_provider(place[1]))
 
     def _new_provider(self, store_id: StateStoreId) -> StateStoreProvider:
         shape = (self.key_schema, self.value_schema, self.key_index, self.prefix)
+        if self.place is not None:
+            check_place(self._history().storage, self.place)
         if self.is_foreign:
             return StateStoreProvider.create_and_init(store_id, *shape, self.conf, self.options)
-        provider = HDFSBackedStateStoreProvider(in_query=True)
+        provider = HDFSBackedStateStoreProvider(in_query=True, versions=self._history())
         provider.init(store_id, *shape, self.conf, self.options)
         return provider
+
+    def _history(self) -> VersionLog:
+        """What all providers of the run read manifests from in this process."""
+
+        def made() -> VersionLog:
+            storage = open_storage(self.root, self.options, self.conf)
+            return RecentVersions(storage, Runtime.system())
+
+        return holdings.here.history(self.run_id, made)
 
 
 @dataclass(frozen=True)
@@ -160,7 +186,11 @@ def run_task(task: Task, partition: int, schema: bytes, batches: Iterable[bytes]
     """Run a task; what it raises says which one it was."""
     try:
         worker.acknowledge()
-        result = task.run(partition, schema, batches)
+        holdings.here.tidy(task.store.run_id, task.store.coordinator)
+        with worker.seldom_collecting():
+            result = task.run(partition, schema, batches)
+        for part in result.prepared:
+            task.store.tell_snapshots(part.store, partition, part.swaps)
         worker.acknowledge()
         worker.settle("task")
         return result
@@ -172,6 +202,20 @@ def run_task(task: Task, partition: int, schema: bytes, batches: Iterable[bytes]
         log.exception("A task failed in %s of %s", place, task.store.root)
         error.add_note(f"In {place} of {task.store.root}; nothing of the version was committed.")
         raise
+
+
+def check_place(storage: Storage, place: str) -> None:
+    """Refuse to go on where the root is another folder than the driver's."""
+    try:
+        found = bytes(storage.read(PLACE)).decode("ascii", "replace")
+    except BlobNotFound:
+        found = None
+    if found != place:
+        raise IllegalState(
+            f"{storage.location} is not the folder that the driver writes to: the host "
+            f"{socket.gethostname()} has a disk of its own there. Put the checkpoint, or the "
+            "stateLocation, in a folder that all hosts share, or on hdfs:// or s3a://."
+        )
 
 
 def finished(store: TaskStore, emitted: Emitted = NOTHING, **counts: Any) -> TaskResult:

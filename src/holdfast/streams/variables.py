@@ -90,6 +90,30 @@ def new_variable(
     return Variable(name, kind, value_schema, key_schema, ttl_ms)
 
 
+def shown_variable(variables: Mapping[str, Variable], wanted: str | None) -> str:
+    """The variable that a view shows: the one that is asked for, or the only value state."""
+    single = [name for name, variable in variables.items() if variable.kind == "value"]
+    there = ", ".join(f"{name} ({variable.kind})" for name, variable in variables.items())
+    if wanted is None and len(single) == 1:
+        return single[0]
+    if wanted is None and single:
+        raise InvalidArgument(
+            f"The processor has several value states ({', '.join(single)}): set the option "
+            "viewVariable to the one that the view shows."
+        )
+    if wanted is not None and wanted not in variables:
+        raise InvalidArgument(
+            f"viewVariable is {wanted!r}, and the processor has {there or 'no state variables'}."
+        )
+    if wanted not in single:
+        what = "The processor has no value state" if wanted is None else f"{wanted!r} is none"
+        raise InvalidArgument(
+            f"A view shows a value state, one row a key. {what}; there are {there or 'no others'}. "
+            "Keep what others shall see in a value state beside it, of an array or a map perhaps."
+        )
+    return str(wanted)
+
+
 def shapes_of(
     variables: Mapping[str, Variable], grouping: Schema, *, has_time: bool
 ) -> dict[str, StoreShape]:

@@ -10,7 +10,7 @@
 
 `StorageConformance` is for the place where bytes live, `ProviderConformance` for a state store
 provider. Both need pytest, which is imported when one of them is first asked for.
-`StateTestDriver` runs a StatefulProcessor without Spark, for its unit tests.
+`StateTestDriver` runs a StatefulProcessor or a `Windowed` query without Spark, for unit tests.
 """
 
 from __future__ import annotations
@@ -22,9 +22,16 @@ if TYPE_CHECKING:
     from holdfast.testing.driver import StateTestDriver
     from holdfast.testing.provider_suite import MakeProvider, ProviderConformance
     from holdfast.testing.storage_suite import StorageConformance
+    from holdfast.testing.windowed import Windowed
 
-__all__ = ["MakeProvider", "ProviderConformance", "StateTestDriver", "StorageConformance"]
+__all__ = [
+    "MakeProvider", "ProviderConformance", "StateTestDriver", "StorageConformance", "Windowed",
+]  # fmt: skip
 
+_DRIVERS = {
+    "StateTestDriver": "holdfast.testing.driver",
+    "Windowed": "holdfast.testing.windowed",
+}
 _SUITES = {
     "MakeProvider": "holdfast.testing.provider_suite",
     "ProviderConformance": "holdfast.testing.provider_suite",
@@ -37,8 +44,8 @@ _PARTS = (
 
 
 def __getattr__(name: str) -> Any:
-    if name == "StateTestDriver":
-        return import_module("holdfast.testing.driver").StateTestDriver
+    if name in _DRIVERS:
+        return getattr(import_module(_DRIVERS[name]), name)
     if name not in _SUITES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest

@@ -1,4 +1,4 @@
-"""Runs a processor without Spark or a JVM: for unit tests of processors.
+"""Runs a processor or a windowed query without Spark or a JVM: for unit tests.
 
     driver = StateTestDriver(Totals(), keys="id", schema="id string, v long", output=OUTPUT)
     assert driver.push([{"id": "a", "v": 3}]) == [Row(id="a", total=3)]
@@ -9,40 +9,41 @@ It is the code that runs in a stream's tasks, on state in this process's memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.locations import open_storage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.engine.chain import StoreShape
 from holdfast.engine.committer import Committer
-from holdfast.engine.hashing import KeyHasher, partition_of
 from holdfast.engine.manifest import Manifest
-from holdfast.engine.segment import HASH, index_numbers
+from holdfast.engine.segment import index_numbers
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
-from holdfast.errors import InvalidArgument
+from holdfast.errors import IllegalState, InvalidArgument
+from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.inspection import read_state
-from holdfast.streams.clock import NO_TIME, Clock, checked_time_mode
 from holdfast.streams.embedded import empty_state
-from holdfast.streams.handle import QueryInfo, fresh, variables_of
+from holdfast.streams.handle import QueryInfo
 from holdfast.streams.outbox import Emitted, Outbox, OutboxReader
-from holdfast.streams.processing import InitialTask, ProcessorTask
-from holdfast.streams.rowwise import Rowwise
-from holdfast.streams.task import StoreSpec, Task, TaskResult
-from holdfast.streams.variables import TIMER_VARIABLE, TIMERS, Variable, shapes_of
+from holdfast.streams.task import StoreSpec, TaskResult
+from holdfast.streams.variables import TIMERS
 from holdfast.streams.watermark import Watermarks
-from holdfast.types import Row, RowCodec, Schema, StructType, parse_schema
+from holdfast.testing._durations import micros
+from holdfast.testing._processed import Processed
+from holdfast.testing._work import Setting, Work
+from holdfast.testing.windowed import Windowed, WindowedWork
+from holdfast.types import Row, RowCodec, Schema, one_array, parse_schema
 
 Step = Literal["task", "commit", "deliver"]
 Rows = Iterable[Mapping[str, Any] | Sequence[Any]]
+_MOST_TICKS = 100
+"""Versions without data, one right after another, that no sensible processor asks for."""
 
 
 @dataclass(frozen=True)
@@ -53,45 +54,58 @@ class _Crash(Exception):
 
 
 class StateTestDriver:
-    """One stateful operator with a processor of the user's.
+    """One stateful operator: a processor of the user's, or a `Windowed` query.
 
-    `keys` are the grouping columns of `schema`; `watermark` is a column and a delay in ms. Time
-    goes on by `set_clock` and by the event times that are pushed. After every call the versions
-    without data are run that a stream would run.
+    `schema` are the columns of the rows that are pushed. A processor needs `keys`, the grouping
+    columns among them, and `output`, the columns it gives; `watermark` is a column and a delay,
+    in ms or as "10 minutes". A `Windowed` says all of this itself.
+
+    Time goes on by `set_clock` and by the event times that are pushed. After every call the
+    versions without data are run that a stream would run.
     """
 
     def __init__(
         self,
         processor: Any,
-        keys: str | Sequence[str],
-        schema: object,
-        output: object,
+        keys: str | Sequence[str] | None = None,
+        schema: object = None,
+        output: object = None,
         *,
         time_mode: str = "None",
-        watermark: tuple[str, int] | None = None,
+        watermark: tuple[str, int | str] | None = None,
         partitions: int = 2,
         zone: str = "UTC",
     ) -> None:
-        self._processor = processor
-        self._schema = parse_schema(schema)
-        self._keys = [keys] if isinstance(keys, str) else list(keys)
-        self._output = parse_schema(output)
-        self._mode = checked_time_mode(time_mode)
-        self._watermark = watermark
-        self._partitions = partitions
-        self._zone = zone
+        self._work: Work
+        if isinstance(processor, Windowed):
+            if not (keys is output is watermark is None and time_mode == "None"):
+                raise InvalidArgument(
+                    "A Windowed query has keys, a watermark and output of its own: give the "
+                    "driver its schema alone."
+                )
+            self._work = WindowedWork(processor, _needed(schema, "schema"), partitions)
+        else:
+            self._work = Processed(
+                processor,
+                _names(keys),
+                _needed(schema, "schema"),
+                _needed(output, "output"),
+                time_mode=time_mode,
+                watermark=_with_ms(watermark),
+                partitions=partitions,
+                zone=zone,
+            )
         self._now_ms = 0
+        self._late_rows = 0
         self._due_ms: int | None = None
         self._pending: list[Any] = []
         self._root = f"memory://state-test-{uuid4().hex}"
         self._runtime = Runtime.system()
-        self._variables = variables_of(processor, self._mode).variables
         self._manifest: Manifest | None = None
         self._open()
         if self._manifest is None:
-            self._manifest = self._versions.publish(
-                empty_state(self._shapes, self._partitions), 1, None
-            )
+            first = empty_state(self._work.shapes, self._work.partitions)
+            self._manifest = self._versions.publish(first, 1, None)
 
     # -- what tests call -----------------------------------------------------------------------
 
@@ -110,6 +124,11 @@ class StateTestDriver:
         """The watermark that the next rows are judged by."""
         return self._marks.next_ms
 
+    @property
+    def late_rows(self) -> int:
+        """How many rows were dropped as late so far, in versions that were committed."""
+        return self._late_rows
+
     def push(self, rows: Rows, *, crash: Step | None = None, idle: bool = True) -> list[Any]:
         """A batch of rows; what comes out of it and, where the stream is idle then, after it.
 
@@ -117,7 +136,7 @@ class StateTestDriver:
         commit or before its delivery. Nothing comes out; `recover` goes on.
         """
         try:
-            given = self._version(self._batches(rows, self._schema), crash)
+            given = self._version(_table(rows, self._work.schema), crash)
         except _Crash:
             return []
         return [*given, *self.tick()] if idle else given
@@ -125,9 +144,16 @@ class StateTestDriver:
     def tick(self) -> list[Any]:
         """What an idle stream gives: the versions without data that are due."""
         given: list[Any] = []
-        while self._mode != NO_TIME and self._is_due:
+        first = self.version
+        while self._is_due:
             before = self.version
-            given += self._version([[] for _ in range(self._partitions)], None)
+            if before - first == _MOST_TICKS:
+                raise IllegalState(
+                    f"After {_MOST_TICKS} versions without data something is still due: a timer "
+                    "that fires registers one for the past each time. Register it for later than "
+                    "timerValues.getCurrentProcessingTimeInMs()."
+                )
+            given += self._version(_table([], self._work.schema), None, is_tick=True)
             if self.version == before:
                 break
         return given
@@ -142,30 +168,39 @@ class StateTestDriver:
         """Rows for handleInitialState. Requires: nothing was pushed yet."""
         if self.version:
             raise InvalidArgument("State to start with comes before the first rows.")
-        columns = self._schema if schema is None else parse_schema(schema)
-        self._version(self._batches(rows, columns), None, columns)
+        columns = self._work.schema if schema is None else parse_schema(schema)
+        marks = self._marks.following(self._now_ms)
+        table = _table(rows, columns)
+        self._commit(self._run(table, marks, columns)[0], marks)
 
-    def set_clock(self, moment: int | datetime) -> list[Any]:
-        """Let the clock go on to a moment, in ms or as a datetime; what timers give then."""
+    def set_clock(self, moment: int | datetime, *, idle: bool = True) -> list[Any]:
+        """Let the clock go on to a moment, in ms or as a datetime; what timers give then.
+
+        Where the stream is not idle, they wait for the next rows.
+        """
         now = int(moment.timestamp() * 1000) if isinstance(moment, datetime) else moment
         self._now_ms = max(self._now_ms, now)
-        return self.tick()
+        return self.tick() if idle else []
 
-    def advance_clock(self, by: int | timedelta) -> list[Any]:
-        """Let the clock go on by some ms."""
+    def advance_clock(self, by: int | timedelta, *, idle: bool = True) -> list[Any]:
+        """Let the clock go on by some ms, as `set_clock` does."""
         span = int(by.total_seconds() * 1000) if isinstance(by, timedelta) else by
-        return self.set_clock(self._now_ms + span)
+        return self.set_clock(self._now_ms + span, idle=idle)
 
-    def state(self, name: str, at: int | None = None) -> dict[Row, Any]:
-        """What a variable holds at a version, by grouping key: a value, a list or a dict."""
+    def state(self, name: str = DEFAULT_STORE_NAME, at: int | None = None) -> dict[Row, Any]:
+        """What is held at a version: of a variable by grouping key a value, a list or a dict; of
+        a `Windowed` query, which has one store, by key and window the partial aggregates.
+        """
         live = read_state(self._root, operator=0, store=name)
-        table = (live if at is None else live.at(at)).to_arrow()
-        kind = TIMER_VARIABLE if name == TIMERS else self._variables[name]
-        return _held(table, kind, len(self._keys), self._shapes[name].key_schema)
+        return self._work.held(name, (live if at is None else live.at(at)).to_arrow())
 
     def timers(self) -> dict[Row, list[int]]:
         """The timers of each key."""
         return {key: sorted(own[0] for own in held) for key, held in self.state(TIMERS).items()}
+
+    def close(self) -> None:
+        """Give the memory back."""
+        MemoryStorage.forget(self._root.removeprefix("memory://"))
 
     # -- versions ------------------------------------------------------------------------------
 
@@ -174,7 +209,7 @@ class StateTestDriver:
         self._committer = Committer(self._versions, self._runtime, StateStoreConf.empty)
         self._run_id = uuid4().hex
         self._manifest = self._versions.newest_intact()
-        self._due_ms = 0
+        self._due_ms = 0 if self._work.by_clock else None
 
     @property
     def _base(self) -> Manifest:
@@ -186,67 +221,78 @@ class StateTestDriver:
         return Watermarks.from_json(self._base.watermark or Watermarks().json())
 
     @property
-    def _shapes(self) -> dict[str, StoreShape]:
-        return shapes_of(self._variables, self._grouping, has_time=self._mode != NO_TIME)
-
-    @property
-    def _grouping(self) -> Schema:
-        by_name = {field.name: field for field in self._schema}
-        missing = [name for name in self._keys if name not in by_name]
-        if missing:
-            raise InvalidArgument(f"The key {missing[0]!r} is no column of {self._schema.ddl()}.")
-        return Schema(StructType(tuple(by_name[name] for name in self._keys)))
-
-    @property
     def _is_due(self) -> bool:
-        if self._mode == "eventtime":
-            return self._marks.is_tick_due
-        return self._due_ms is not None and self._due_ms <= self._now_ms
+        return self._is_due_by_watermark or self._is_due_by_clock
 
-    def _version(
-        self,
-        batches: list[list[pa.RecordBatch]],
-        crash: Step | None,
-        initial: Schema | None = None,
-    ) -> list[Any]:
+    @property
+    def _is_due_by_watermark(self) -> bool:
+        return self._work.follows_watermark and self._marks.is_tick_due
+
+    @property
+    def _is_due_by_clock(self) -> bool:
+        return self._work.by_clock and self._due_ms is not None and self._due_ms <= self._now_ms
+
+    def _version(self, table: pa.Table, crash: Step | None, *, is_tick: bool = False) -> list[Any]:
         marks = self._marks.following(self._now_ms)
-        task = self._task(marks, initial or self._schema)
-        runner: Task = task if initial is None else InitialTask(task)
-        schema = _input_schema(initial or self._schema)
-        results = [
-            runner.run(
-                partition,
-                schema.serialize().to_pybytes(),
-                [batch.serialize().to_pybytes() for batch in own],
-            )
-            for partition, own in enumerate(batches)
-        ]
+        results, late_rows = self._run(table, marks)
         if crash == "task":
             raise _Crash("task")
-        self._due_ms = min((r.due_ms for r in results if r.due_ms is not None), default=None)
-        is_tick = not any(batches)
-        if is_tick and self._mode != "eventtime" and all(r.is_idle for r in results):
+        is_by_clock = is_tick and not self._is_due_by_watermark
+        if is_by_clock and all(result.is_idle for result in results):
             return []
         rows = self._rows([result.emitted for result in results])
         if crash == "commit":
             raise _Crash("commit")
-        self._commit(results, marks if initial else self._observed(marks, batches))
+        self._commit(results, self._observed(marks, table))
+        self._late_rows += late_rows
         if crash == "deliver":
             self._pending = rows
             raise _Crash("deliver")
         return rows
 
-    def _observed(self, marks: Watermarks, batches: list[list[pa.RecordBatch]]) -> Watermarks:
-        if self._watermark is None:
+    def _run(
+        self, table: pa.Table, marks: Watermarks, initial: Schema | None = None
+    ) -> tuple[list[TaskResult], int]:
+        """The results of the tasks, and how many rows were late."""
+        setting = self._setting(marks)
+        given = self._work.given(table, marks)
+        if initial is None:
+            task = self._work.task(setting)
+        else:
+            task = self._work.initial(setting, initial)
+        schema = given.schema.serialize().to_pybytes()
+        results = [
+            task.run(partition, schema, [batch.serialize().to_pybytes() for batch in own])
+            for partition, own in enumerate(given.parts)
+        ]
+        self._due_ms = min((r.due_ms for r in results if r.due_ms is not None), default=None)
+        return results, given.late_rows + sum(result.late_rows for result in results)
+
+    def _setting(self, marks: Watermarks) -> Setting:
+        stores = {
+            name: StoreSpec.of(
+                shape,
+                root=self._root,
+                operator=0,
+                partitions=self._work.partitions,
+                conf=StateStoreConf.empty,
+                run_id=self._run_id,
+                name=name,
+            )
+            for name, shape in self._work.shapes.items()
+        }
+        outbox = Outbox(self._root, self.version + 1, self._work.partitions, {})
+        query = QueryInfo(self._root, self._run_id, self.version)
+        return Setting(stores, self.version, marks, outbox, query)
+
+    def _observed(self, marks: Watermarks, table: pa.Table) -> Watermarks:
+        if self._work.watermark is None:
             return marks
-        column, delay = self._watermark
-        at = self._schema.names.index(column)
-        largest = []
-        for batch in (batch for own in batches for batch in own):
-            numbers = index_numbers(batch.column(at).drop_null())
-            if numbers is not None and len(numbers):
-                largest.append(int(numbers.max()) // 1000)
-        return marks.observed([max(largest, default=None)], [delay])
+        column, delay = self._work.watermark
+        numbers = index_numbers(one_array(table.column(column)).drop_null())
+        assert numbers is not None
+        largest = int(numbers.max()) // 1000 if len(numbers) else None
+        return marks.observed([largest], [delay])
 
     def _commit(self, results: list[TaskResult], marks: Watermarks) -> None:
         prepared = [part for result in results for part in result.prepared]
@@ -254,89 +300,31 @@ class StateTestDriver:
             self._base, None, prepared, uuid4().hex, watermark=marks.json()
         )
 
-    def _task(self, marks: Watermarks, columns: Schema) -> ProcessorTask:
-        stores = {
-            name: StoreSpec.of(
-                shape,
-                root=self._root,
-                operator=0,
-                partitions=self._partitions,
-                conf=StateStoreConf.empty,
-                run_id=self._run_id,
-                name=name,
-            )
-            for name, shape in self._shapes.items()
-        }
-        names = [f"c{number}" for number in range(len(columns))]
-        known = dict(zip(columns.names, names, strict=True))
-        timed = None if self._watermark is None else known.get(self._watermark[0])
-        clock = Clock(
-            self._mode, marks.clock_ms, None if timed is None else marks.evict_ms,
-            marks.late_ms, timed,
-        )  # fmt: skip
-        return ProcessorTask(
-            stores=stores,
-            base_version=self.version,
-            processor=fresh(self._processor),
-            keys=tuple(known[name] for name in self._keys),
-            rows=Rowwise(
-                tuple(zip(names, columns.names, strict=True)), self._output, self._zone, _row_maker
-            ),
-            clock=clock,
-            outbox=Outbox(self._root, self.version + 1, self._partitions, {}),
-            query=QueryInfo(self._root, self._run_id, self.version),
-        )
-
-    def _batches(self, rows: Rows, schema: Schema) -> list[list[pa.RecordBatch]]:
-        """Rows as the tasks of each partition get them."""
-        codec = RowCodec(schema)
-        columns = codec.to_arrow([codec.encode(row) for row in rows])
-        at = [schema.names.index(name) for name in self._keys]
-        hashes = KeyHasher(self._grouping, len(at)).hash_columns([columns[i] for i in at])
-        order = np.argsort(hashes, kind="stable")
-        table = pa.RecordBatch.from_arrays(
-            [*columns, pa.array(hashes)], schema=_input_schema(schema)
-        ).take(pa.array(order))
-        places = partition_of(table.column(table.num_columns - 1).to_numpy(), self._partitions)
-        parts = [table.filter(pa.array(places == index)) for index in range(self._partitions)]
-        return [[part] if part.num_rows else [] for part in parts]
-
     def _rows(self, emitted: list[Emitted]) -> list[Any]:
         table = OutboxReader(self._root, {}, tuple(emitted)).table()
-        if table is None:
-            return []
-        make = _row_maker(self._output.names)
-        return [make(cells) for cells in zip(*(c.to_pylist() for c in table.columns), strict=True)]
-
-    def close(self) -> None:
-        """Give the memory back."""
-        MemoryStorage.forget(self._root.removeprefix("memory://"))
+        return [] if table is None else self._work.rows(table)
 
 
-def _input_schema(schema: Schema) -> pa.Schema:
-    fields = [field.with_name(f"c{number}") for number, field in enumerate(schema.arrow)]
-    return pa.schema([*fields, pa.field(HASH, pa.int64())])
+def _table(rows: Rows, schema: Schema) -> pa.Table:
+    codec = RowCodec(schema)
+    columns = codec.to_arrow([codec.encode(row) for row in rows])
+    return pa.Table.from_arrays(columns, schema=schema.arrow)
 
 
-def _held(table: pa.Table, variable: Variable, prefix: int, keys: Schema) -> dict[Row, Any]:
-    """A store's rows by grouping key, as the variable shows them."""
-    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    width = len(keys)
-    held: dict[Row, Any] = {}
-    if variable.kind == "value":
-        return {row[:width]: row[width:] for row in rows}
-    if variable.kind == "list":
-        for row in sorted(rows, key=lambda row: row[prefix]):
-            held.setdefault(row[:prefix], []).append(row[width:])
-        return held
-    for row in rows:
-        held.setdefault(row[:prefix], {})[row[prefix:width]] = row[width:]
-    return held
+def _names(keys: str | Sequence[str] | None) -> list[str]:
+    if keys is None:
+        raise InvalidArgument("A processor needs keys: the names of its grouping columns.")
+    return [keys] if isinstance(keys, str) else list(keys)
 
 
-def _row_maker(names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Any]:
-    """PySpark's own Row: processors are written for it."""
-    from pyspark.sql import Row as SparkRow
+def _needed(schema: object, what: str) -> Schema:
+    if schema is None:
+        raise InvalidArgument(f"The driver needs {what}, as in {what}='id string, v long'.")
+    return parse_schema(schema)
 
-    named = SparkRow(*names)
-    return lambda cells: named(*cells)
+
+def _with_ms(watermark: tuple[str, int | str] | None) -> tuple[str, int] | None:
+    if watermark is None:
+        return None
+    column, delay = watermark
+    return column, delay if isinstance(delay, int) else micros(delay) // 1000

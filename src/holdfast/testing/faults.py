@@ -46,12 +46,14 @@ class Fault(Enum):
     LOST_REPLY = "Unavailable, but the call took effect"
     DELAY = "the call takes long"
     STALE = "a listing shows the blobs as they were at the listing before"
+    FULL = "no space left: a call that writes fails half-way, others go well"
 
 
 CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_TORN)
 
 _TEARS = frozenset({"write", "close", "create_if_absent"})
 _CHANGES = _TEARS | {"delete", "sweep", "open_writer"}
+_FILLS = _TEARS | {"open_writer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +186,15 @@ class FaultyStorage(Storage):
         tear: Callable[[], object] | None,
     ) -> Result:
         what = f"call {call.number}, {call.operation} {call.path}"
-        if fault is Fault.CRASH_TORN and tear is not None:
+        is_full = fault is Fault.FULL and call.operation in _FILLS
+        if (fault is Fault.CRASH_TORN or is_full) and tear is not None:
             tear()
         if fault in (Fault.CRASH_BEFORE, Fault.CRASH_TORN):
             raise Crash(f"crashed at {what}")
         if fault is Fault.ERROR:
             raise Unavailable(f"The storage gave no answer on purpose: {what}.")
+        if is_full:
+            raise Unavailable(f"No space was left on purpose: {what}.")
         if fault is Fault.DELAY:
             self._sleep(self._delay_s)
         if fault is Fault.STALE and call.operation == "list" and call.path in self._listings:

@@ -10,6 +10,7 @@
 
 from holdfast.types._batch import MOST_COLUMN_BYTES, as_table, columns_of, one_array, parts_of
 from holdfast.types._codec import Row, RowCodec
+from holdfast.types._columns import Unrepresentable, read_column
 from holdfast.types._datatypes import (
     ArrayType,
     AtomicType,
@@ -36,6 +37,8 @@ __all__ = [
     "columns_of",
     "one_array",
     "parts_of",
+    "read_column",
+    "Unrepresentable",
     "DataType",
     "AtomicType",
     "StringType",

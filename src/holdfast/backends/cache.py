@@ -1,0 +1,391 @@
+"""Copies of a remote root's immutable blobs on the local disk, mapped instead of fetched again.
+
+Segments and packs are read through files that all processes of the host share; everything else
+goes straight to the root. A file of the cache is the blob and after it a mark with its size. It is
+written aside and renamed, so several processes may fetch one blob at once, and what a killed one
+leaves is a temporary file that a later trim removes. No file here is ever needed: one that is
+missing, cut or damaged is fetched again, and where the disk is full blobs are read remotely.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import secrets
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import cache
+
+import pyarrow as pa
+
+from holdfast.backends.local import (
+    TEMPORARY_PREFIX,
+    map_or_read,
+    read_file_range,
+    write_all,
+)
+from holdfast.conf import AUTOMATIC, StateStoreConf
+from holdfast.engine.filenames import KINDS, PACK, data_file
+from holdfast.engine.storage import (
+    MOST_IN_MEMORY_BYTES,
+    BlobInfo,
+    BlobNotFound,
+    BlobWriter,
+    Storage,
+    TooLarge,
+)
+from holdfast.errors import Unavailable
+
+log = logging.getLogger(__name__)
+_CACHED = frozenset((*KINDS, PACK))
+_MAGIC = b"HOLDFAST"
+_MARK_BYTES = len(_MAGIC) + 8
+_PIECE_BYTES = 8 << 20
+_LEAST_FILE_BYTES = 16 << 10
+"""What a file counts at least, so that there are never too many."""
+_TRIM_SHARE = 64
+"""A process looks at the whole folder when it has added this part of the limit."""
+_STALE_S = 600.0
+_PAUSE_S = 60.0
+"""For how long nothing is written after the disk refused."""
+
+
+def cached(storage: Storage, conf: StateStoreConf) -> Storage:
+    """A remote storage behind the cache that the settings describe, or as it is without one."""
+    if conf.cache_size_bytes == 0:
+        return storage
+    return CachedStorage(storage, cache_folder(conf), conf.cache_size_bytes)
+
+
+def cache_folder(conf: StateStoreConf) -> str:
+    """The folder of this user's copies. Spark tells its Python workers which disks to use."""
+    place = conf.cache_location
+    if place == AUTOMATIC:
+        place = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
+    return os.path.join(os.path.expanduser(place), f"holdfast-cache-{os.getuid()}")
+
+
+class CachedStorage(Storage):
+    """`inner`, with copies of its immutable blobs in `folder`, of about `limit_bytes` at most."""
+
+    def __init__(self, inner: Storage, folder: str, limit_bytes: int) -> None:
+        self._inner = inner
+        self._folder = _shared_folder(folder, limit_bytes)
+        self.read_only = inner.read_only
+
+    @property
+    def location(self) -> str:
+        return self._inner.location
+
+    @property
+    def source(self) -> Storage:
+        return self._inner.source
+
+    def read(self, path: str) -> pa.Buffer:
+        if not _is_cached(path):
+            return self._inner.read(path)
+        name = self._name(path)
+        kept = self._folder.read(name)
+        return self._fetch(path, name) if kept is None else kept
+
+    def read_range(self, path: str, start: int, stop: int) -> pa.Buffer:
+        kept = self._folder.read_range(self._name(path), start, stop) if _is_cached(path) else None
+        return self._inner.read_range(path, start, stop) if kept is None else kept
+
+    def size(self, path: str) -> int | None:
+        return self._inner.size(path)
+
+    def open_writer(self, path: str) -> BlobWriter:
+        writer = self._inner.open_writer(path)
+        if not _is_cached(path):
+            return writer
+        return _TeeWriter(writer, self._folder.copy(self._name(path)))
+
+    def create_if_absent(self, path: str, data: bytes) -> bool:
+        return self._inner.create_if_absent(path, data)
+
+    def list(self, prefix: str) -> list[BlobInfo]:
+        return self._inner.list(prefix)
+
+    def delete(self, path: str) -> None:
+        self._inner.delete(path)
+        if _is_cached(path):
+            self._folder.drop(self._name(path))
+
+    def sweep(self, older_than_s: float) -> int:
+        return self._inner.sweep(older_than_s)
+
+    def distrust(self, path: str) -> bool:
+        if _is_cached(path):
+            self._folder.drop(self._name(path))
+        return _is_cached(path)
+
+    def keep(self, path: str, data: bytes | pa.Buffer) -> bool:
+        copy = self._folder.copy(self._name(path), len(data))
+        copy.write(data)
+        return copy.finish()
+
+    def kept(self, path: str) -> pa.Buffer | None:
+        return self._folder.read(self._name(path))
+
+    def _name(self, path: str) -> str:
+        whole = f"{self.location}/{path}".encode()
+        return hashlib.blake2b(whole, digest_size=16).hexdigest()
+
+    def _fetch(self, path: str, name: str) -> pa.Buffer:
+        """The blob from its root, kept on the way; in memory where the disk has no room."""
+        first = self._inner.read_range(path, 0, _PIECE_BYTES)
+        if first.size < _PIECE_BYTES:
+            copy = self._folder.copy(name)
+            copy.write(first)
+            return (self._folder.read(name) if copy.finish() else None) or first
+        size = self._inner.size(path)
+        if size is None:
+            raise BlobNotFound(path)
+        copy = self._folder.copy(name, size)
+        try:
+            for piece in self._pieces(path, first, size):
+                copy.write(piece)
+                if not copy.is_whole:
+                    break
+            kept = self._folder.read(name) if copy.finish() else None
+        finally:
+            copy.drop()
+        if kept is not None:
+            return kept
+        if size > MOST_IN_MEMORY_BYTES:
+            raise TooLarge(path)
+        return self._inner.read(path)
+
+    def _pieces(self, path: str, first: pa.Buffer, size: int) -> Iterator[pa.Buffer]:
+        yield first
+        for start in range(_PIECE_BYTES, size, _PIECE_BYTES):
+            stop = min(start + _PIECE_BYTES, size)
+            piece = self._inner.read_range(path, start, stop)
+            if piece.size != stop - start:
+                raise Unavailable(f"{path} in {self.location} came incomplete; try again.")
+            yield piece
+
+
+class _TeeWriter(BlobWriter):
+    """Writes a blob to its root, and a copy of it on the side."""
+
+    def __init__(self, inner: BlobWriter, copy: _Copy) -> None:
+        self._inner, self._copy = inner, copy
+
+    def write(self, data: bytes | memoryview | pa.Buffer) -> object:
+        written = self._inner.write(data)
+        self._copy.write(data)
+        return written
+
+    def close(self) -> None:
+        try:
+            self._inner.close()
+        except BaseException:
+            self._copy.drop()
+            raise
+        self._copy.finish()
+
+    def discard(self) -> None:
+        self._copy.drop()
+        self._inner.discard()
+
+
+class _Folder:
+    """Copies by name in one folder. Failures of the disk make it useless, never wrong.
+
+    All storages of a process share it, as each counts towards the limit.
+    """
+
+    def __init__(self, folder: str, limit_bytes: int) -> None:
+        self.folder, self.limit_bytes = folder, limit_bytes
+        self._added = limit_bytes  # the first file makes it look
+        self._paused_until_s = 0.0
+        self._warned = False
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def read(self, name: str) -> pa.Buffer | None:
+        """The copy of that name; None without an intact one. Raises TooLarge."""
+        size = self._size(name)
+        if size is None:
+            return None
+        try:
+            return map_or_read(self.path(name)).slice(0, size)
+        except OSError:
+            return None
+
+    def read_range(self, name: str, start: int, stop: int) -> pa.Buffer | None:
+        """Bytes start..stop of it; None without an intact one."""
+        size = self._size(name)
+        if size is None:
+            return None
+        try:
+            return read_file_range(self.path(name), start, max(start, min(stop, size)))
+        except OSError:
+            return None
+
+    def _size(self, name: str) -> int | None:
+        """The bytes of a copy, by its mark; its file counts as used just now."""
+        path = self.path(name)
+        if not self._is_own():
+            return None
+        try:
+            with open(path, "rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size - _MARK_BYTES
+                if size >= 0 and os.pread(file.fileno(), _MARK_BYTES, size) == _mark(size):
+                    os.utime(file.fileno())
+                    return size
+        except OSError:
+            return None
+        log.warning("%s is no whole copy of a blob: dropped", path)
+        self.drop(name)
+        return None
+
+    def drop(self, name: str) -> None:
+        """Forget a copy; readers that have it mapped keep it."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.path(name))
+
+    def copy(self, name: str, size: int = 0) -> _Copy:
+        """A new copy to be written, of about `size` bytes; one that is nothing while there is no
+        room.
+        """
+        return _Copy(self, name, size <= self.limit_bytes and self._is_ready())
+
+    def _is_ready(self) -> bool:
+        """Whether files may be made: the folder is this user's, and the disk took the last one."""
+        if time.monotonic() < self._paused_until_s:
+            return False
+        try:
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        except OSError as error:
+            self.refused(error)
+            return False
+        if not self._is_own():
+            self.refused(PermissionError(f"{self.folder} belongs to somebody else"))
+            return False
+        return True
+
+    def _is_own(self) -> bool:
+        """Whether the folder is this user's: what another put there is none of our copies."""
+        try:
+            found = os.lstat(self.folder)
+        except OSError:
+            return False
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+
+    def refused(self, error: OSError) -> None:
+        """Take note that the disk took no file, and say so once."""
+        self._paused_until_s = time.monotonic() + _PAUSE_S
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "No copies of blobs can be kept in %s (%s): they are read remotely meanwhile. Free "
+                "space there, or set spark.holdfast.cache.location.",
+                self.folder, error.strerror or error,
+            )  # fmt: skip
+
+    def added(self, size: int) -> None:
+        """Count a new file, and trim when enough came together."""
+        self._added += max(size, _LEAST_FILE_BYTES)
+        if self._added * _TRIM_SHARE >= self.limit_bytes:
+            self._added = 0
+            with contextlib.suppress(OSError):
+                self._trim()
+
+    def _trim(self) -> None:
+        """Remove what was used longest ago until the rest is within the limit."""
+        files, stale_ns = [], time.time_ns() - int(_STALE_S * 1e9)
+        for entry in os.scandir(self.folder):
+            with contextlib.suppress(FileNotFoundError):
+                found = entry.stat(follow_symlinks=False)
+                if not entry.name.startswith(TEMPORARY_PREFIX):
+                    files.append((found.st_mtime_ns, found.st_size, entry.path))
+                elif found.st_mtime_ns < stale_ns:
+                    os.unlink(entry.path)
+        total = sum(max(size, _LEAST_FILE_BYTES) for _, size, _ in files)
+        for _, size, path in sorted(files):
+            if total <= self.limit_bytes:
+                break
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            total -= max(size, _LEAST_FILE_BYTES)
+
+
+@cache
+def _shared_folder(folder: str, limit_bytes: int) -> _Folder:
+    return _Folder(folder, limit_bytes)
+
+
+class _Copy:
+    """A file of the cache while it is written. What the disk refuses ends it silently."""
+
+    def __init__(self, folder: _Folder, name: str, wanted: bool) -> None:
+        self._folder, self._name = folder, name
+        self._path = folder.path(TEMPORARY_PREFIX + secrets.token_hex(8))
+        self._file: int | None = None
+        self._size = 0
+        if wanted:
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                self._file = os.open(self._path, flags, 0o600)
+            except OSError as error:
+                folder.refused(error)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything written so far is in the file."""
+        return self._file is not None
+
+    def write(self, data: bytes | memoryview | pa.Buffer) -> None:
+        """Append bytes."""
+        if self._file is None:
+            return
+        try:
+            self._size += write_all(self._file, memoryview(data).cast("B"))
+        except OSError as error:
+            self._folder.refused(error)
+            self.drop()
+        else:
+            if self._size > self._folder.limit_bytes:
+                self.drop()
+
+    def finish(self) -> bool:
+        """Give the file its name; whether there is one."""
+        if self._file is None:
+            return False
+        try:
+            write_all(self._file, memoryview(_mark(self._size)))
+            os.rename(self._path, self._folder.path(self._name))
+        except OSError as error:
+            self._folder.refused(error)
+            self.drop()
+            return False
+        os.close(self._file)
+        self._file = None
+        self._folder.added(self._size)
+        return True
+
+    def drop(self) -> None:
+        """Leave nothing, unless it was finished."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+
+
+def _mark(size: int) -> bytes:
+    return _MAGIC + size.to_bytes(8, "little")
+
+
+def _is_cached(path: str) -> bool:
+    """Whether a blob never changes and is read more than once; rows to deliver are read once."""
+    found = data_file(path)
+    return found is not None and found.kind in _CACHED

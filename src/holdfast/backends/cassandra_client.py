@@ -1,0 +1,251 @@
+"""Sessions with Cassandra: where it is, who asks, and what its failures mean.
+
+Sessions belong to a process, for a fork must not share the connections of its parent, and are
+shared by all who give the same options. They prepare a statement once, send it to a node that has
+the rows, and never repeat a request by themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from cassandra import (
+    AuthenticationFailed,
+    ConsistencyLevel,
+    DriverException,
+    RequestValidationException,
+    Unauthorized,
+    UnresolvableContactPoints,
+)
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.connection import ConnectionBusy, ConnectionException
+from cassandra.policies import (
+    ConstantReconnectionPolicy,
+    DCAwareRoundRobinPolicy,
+    FallthroughRetryPolicy,
+    TokenAwarePolicy,
+)
+from cassandra.protocol import ErrorMessage
+
+from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
+
+ENVIRONMENT = "HOLDFAST_CASSANDRA_"
+"""What the variables are called that stand in for options, before the option's name."""
+ERRORS = (DriverException, NoHostAvailable, ConnectionException, ConnectionBusy, ErrorMessage,
+          OSError)  # fmt: skip
+CONSISTENCIES = {
+    "local_quorum": (ConsistencyLevel.LOCAL_QUORUM, ConsistencyLevel.LOCAL_SERIAL),
+    "quorum": (ConsistencyLevel.QUORUM, ConsistencyLevel.SERIAL),
+}
+"""By the option's value the level of reads and writes, and that of what Paxos decides."""
+_PORT = 9042
+_CONNECT_S, _REQUEST_S, _RECONNECT_S = 10.0, 30.0, 0.5
+
+
+@dataclass(frozen=True)
+class Address:
+    """The parts of `cassandra://host,host:port/keyspace/name`."""
+
+    netloc: str
+    keyspace: str
+    path: str
+
+    @classmethod
+    def of(cls, location: str) -> Self:
+        """Refuses one that lacks a part, or has a name and password in it."""
+        parts = urlsplit(location)
+        keyspace, _, path = parts.path.strip("/").partition("/")
+        if "@" in parts.netloc:
+            raise InvalidArgument(
+                "A name and password do not belong into an address, which is shown and kept: give "
+                f"them as options, or as {ENVIRONMENT}USERNAME and {ENVIRONMENT}PASSWORD."
+            )
+        if not (parts.netloc and keyspace and path):
+            raise InvalidArgument(
+                f"{location} is not complete: write cassandra://host:port/keyspace/name."
+            )
+        return cls(parts.netloc, keyspace, path)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a cluster is reached; what is not given comes from the environment."""
+
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: str | None = None
+    ca: str | None = None
+    local_dc: str | None = None
+    consistency: str = "local_quorum"
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Self:
+        """Refuses an unknown name and a value that does not fit, without showing values."""
+        names = [each.name for each in fields(cls)]
+        if unknown := sorted(set(given) - set(names)):
+            raise InvalidArgument(
+                f"Cassandra has no option {unknown[0]!r} here; it has {', '.join(names)}."
+            )
+        around = {name: os.environ.get(ENVIRONMENT + name.upper()) for name in names}
+        options = cls(**{**{name: text for name, text in around.items() if text}, **given})
+        if options.consistency.lower() not in CONSISTENCIES:
+            raise InvalidArgument(f"The option consistency is one of {', '.join(CONSISTENCIES)}.")
+        if (options.tls or "true").lower() not in ("true", "false"):
+            raise InvalidArgument("The option tls is true or false.")
+        return options
+
+
+class Client:
+    """A session with the statements prepared in it."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.known: set[tuple[str, ...]] = set()
+        """What a user of the session found out once and for all."""
+        self._prepared: dict[tuple[str, bool], Any] = {}
+
+    def prepared(self, query: str, *, serial: bool = False) -> Any:
+        """The statement, prepared at its first use; `serial` reads see what Paxos decided."""
+        found = self._prepared.get((query, serial))
+        if found is None:
+            found = self.session.prepare(query)
+            profile = self.session.cluster.profile_manager.default
+            if serial:
+                found.consistency_level = profile.serial_consistency_level
+            self._prepared[query, serial] = found
+        return found
+
+    def run(self, query: str, *values: object, serial: bool = False) -> list[Any]:
+        """All rows a statement gives."""
+        rows = self.session.execute(self.prepared(query, serial=serial), values)
+        return list(rows)
+
+
+_lock = threading.Lock()
+_clients: dict[tuple[int, str, Options], Client] = {}
+
+
+def _renew_lock() -> None:
+    """A fork may come while another thread of its parent is connecting."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+def client_of(netloc: str, options: Options) -> Client:
+    """This process's client for the hosts in `netloc`."""
+    place = (os.getpid(), netloc, options)
+    with _lock:
+        if place not in _clients:
+            _clients[place] = _connected(netloc, options)
+        return _clients[place]
+
+
+def _connected(netloc: str, options: Options) -> Client:
+    hosts, port = _hosts(netloc)
+    _quieten()
+    level, serial = CONSISTENCIES[options.consistency.lower()]
+    profile = ExecutionProfile(
+        load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(options.local_dc or "")),
+        retry_policy=FallthroughRetryPolicy(),
+        consistency_level=level,
+        serial_consistency_level=serial,
+        request_timeout=_REQUEST_S,
+    )
+    users = None
+    if options.username is not None:
+        users = PlainTextAuthProvider(options.username, options.password or "")
+    cluster = Cluster(
+        hosts,
+        port=port,
+        auth_provider=users,
+        ssl_context=_tls(options),
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        reconnection_policy=ConstantReconnectionPolicy(_RECONNECT_S, max_attempts=None),
+        connect_timeout=_CONNECT_S,
+        control_connection_timeout=_CONNECT_S,
+    )
+    try:
+        return Client(cluster.connect())
+    except BaseException:
+        cluster.shutdown()
+        raise
+
+
+def _hosts(netloc: str) -> tuple[list[str], int]:
+    """The hosts, and the port that stands behind the last of them."""
+    text, _, port = netloc.rpartition(":")
+    if port.isdigit():
+        return text.split(","), int(port)
+    return netloc.split(","), _PORT
+
+
+def _tls(options: Options) -> ssl.SSLContext | None:
+    wanted = (options.tls or ("true" if options.ca else "false")).lower() == "true"
+    if not wanted:
+        return None
+    try:
+        return ssl.create_default_context(cafile=options.ca)
+    except OSError as error:
+        raise InvalidArgument(
+            f"The option ca names no file of certificates that can be read: {error.strerror}."
+        ) from error
+
+
+def _quieten() -> None:
+    """Keep the driver from telling what callers are told by exceptions, unless asked to."""
+    logger = logging.getLogger("cassandra")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL)
+
+
+def passes(error: Exception) -> bool:
+    """Whether a request may do better the next time. Requires: twice is as good as once."""
+    refused = (AuthenticationFailed, RequestValidationException, UnresolvableContactPoints)
+    return isinstance(error, ERRORS) and not any(
+        isinstance(each, refused) or _is_untrusted(each) for each in _causes(error)
+    )
+
+
+def mapped(error: Exception, failed: str) -> HoldfastError:
+    """What a caller is told; `failed` begins the sentence."""
+    causes = _causes(error)
+    failed = f"{failed}{type(causes[-1]).__name__}."
+    if any(isinstance(each, AuthenticationFailed | Unauthorized) for each in causes):
+        return InvalidArgument(
+            f"{failed} Set a user who may select, modify and create tables there: options username "
+            f"and password, or {ENVIRONMENT}USERNAME and {ENVIRONMENT}PASSWORD.",
+            condition="STATE_STORE_ACCESS_DENIED",
+        )
+    if isinstance(error, UnresolvableContactPoints):
+        return InvalidArgument(f"{failed} No such host: check the address.")
+    if any(_is_untrusted(each) for each in causes):
+        return InvalidArgument(
+            f"{failed} The server's certificate is not trusted: set the option ca to the file of "
+            "its authority, and name hosts as the certificate does."
+        )
+    if not passes(error):
+        return Unavailable(f"{failed} The server does not take the request as it is: {error}")
+    return Unavailable(f"{failed} Try again; `holdfast doctor` checks the root.")
+
+
+def _is_untrusted(error: Exception) -> bool:
+    # The driver keeps the text of what it was told, not the kind.
+    return isinstance(error, OSError) and "CERTIFICATE_VERIFY_FAILED" in str(error)
+
+
+def _causes(error: Exception) -> list[Exception]:
+    """The failure, and what each host said where none could be asked."""
+    inner = error.errors if isinstance(error, NoHostAvailable) else None
+    found = inner.values() if isinstance(inner, Mapping) else inner or ()
+    return [error, *(each for each in found if isinstance(each, Exception))]

@@ -1,0 +1,409 @@
+"""Blobs as rows of a database that can change the rows of one directory together, or not at all.
+
+A *blob row* makes a blob visible: its size, and its bytes where they are few, or how many chunks
+there are of which upload. An *upload row* stands beside it while chunks are sent or removed. One
+atomic step makes the blob row and takes the upload row away, so a sweep that gave an upload up
+leaves a late writer nothing to finish, and chunks that nothing names always have an upload row.
+Chunks have names nobody used before and are written once. Directories are noted before their
+first row and stay noted.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeVar
+
+import pyarrow as pa
+
+from holdfast.backends.retrying import retried
+from holdfast.engine.storage import (
+    MOST_IN_MEMORY_BYTES,
+    BlobInfo,
+    BlobNotFound,
+    BlobWriter,
+    Storage,
+    TooLarge,
+)
+from holdfast.errors import Corruption, HoldfastError, Unavailable
+
+T = TypeVar("T")
+INLINE_BYTES = 32 << 10
+"""A blob up to this size is in its row."""
+ANNOUNCED_CHUNKS = 64
+"""An upload row says up to which number chunks may exist, in steps of this."""
+_FLUSH_BYTES = 8 << 20
+_OVERWRITES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row of a directory: a blob's by its name, an upload's by its id."""
+
+    directory: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlobRow:
+    """What the row of a visible blob says. `data` is None where there are chunks."""
+
+    upload: str
+    size: int
+    chunks: int = 0
+    chunk_bytes: int = 0
+    data: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class UploadRow:
+    """What an upload's row says: chunks below `chunks` may exist; it was alive at that time."""
+
+    place: Place
+    chunks: int
+    touched_ms: int
+    is_live: bool
+
+
+class Rows(ABC):
+    """The rows of one root in a database. Every method may be repeated after it failed.
+
+    What changes a blob or upload row is atomic, and decided in one order with all other changes
+    of its directory; what reads them sees all that was decided before. Failures are the client's
+    own exceptions, those of `errors`.
+    """
+
+    chunk_bytes: ClassVar[int]
+    errors: ClassVar[tuple[type[Exception], ...]]
+
+    @abstractmethod
+    def passes(self, error: Exception) -> bool:
+        """Whether a call that failed so may do better the next time."""
+
+    @abstractmethod
+    def mapped(self, error: Exception, failed: str) -> HoldfastError:
+        """What a caller is told; `failed` is a sentence on what did not work."""
+
+    @abstractmethod
+    def exist(self) -> bool:
+        """Whether the tables are there. Refuses those of somebody else."""
+
+    @abstractmethod
+    def make(self) -> None:
+        """Make the tables if they are not there. Refuses those of somebody else."""
+
+    @abstractmethod
+    def note_directory(self, directory: str) -> None:
+        """Make a directory known to `directories`, for good."""
+
+    @abstractmethod
+    def directories(self, prefix: str) -> list[str]:
+        """The directory `prefix` and those below it, as far as they are noted ("": all)."""
+
+    @abstractmethod
+    def blob(self, place: Place) -> BlobRow | None:
+        """The row of a blob, with its data."""
+
+    @abstractmethod
+    def blobs(self, directories: Sequence[str]) -> list[tuple[Place, int]]:
+        """Every blob directly in these directories, with its size."""
+
+    @abstractmethod
+    def uploads(self, directories: Sequence[str]) -> list[UploadRow]:
+        """Every upload row of these directories."""
+
+    @abstractmethod
+    def create(self, place: Place, row: BlobRow) -> bool:
+        """Make the row of a blob with its data, unless the blob has one."""
+
+    @abstractmethod
+    def begin(self, upload: UploadRow) -> None:
+        """Make an upload row."""
+
+    @abstractmethod
+    def touch(self, upload: UploadRow) -> bool:
+        """Update an upload row, unless it is gone or given up."""
+
+    @abstractmethod
+    def finish(self, place: Place, row: BlobRow) -> bool:
+        """Make a blob's row, unless the blob has one, out of its upload's, unless it is gone or
+        given up.
+        """
+
+    @abstractmethod
+    def give_up(self, upload: UploadRow) -> bool:
+        """Make an upload row that says the same as this one say that it is not live."""
+
+    @abstractmethod
+    def remove(self, place: Place, row: BlobRow) -> None:
+        """Remove a blob's row that has this upload; where there are chunks it becomes the upload's,
+        which is dead.
+        """
+
+    @abstractmethod
+    def forget(self, upload: Place) -> None:
+        """Remove an upload row."""
+
+    @abstractmethod
+    def put_chunks(self, upload: str, first: int, chunks: Sequence[bytes]) -> None:
+        """Write chunks from number `first` on."""
+
+    @abstractmethod
+    def get_chunks(self, upload: str, numbers: range) -> list[bytes | None]:
+        """Chunks, None for one that is not there."""
+
+    @abstractmethod
+    def delete_chunks(self, upload: str, count: int) -> None:
+        """Remove chunks 0 to `count`, as far as they are there."""
+
+
+class ChunkedStorage(Storage):
+    """Blobs below a folder of one root in a database."""
+
+    is_remote = True
+
+    def __init__(self, location: str, folder: str, rows: Rows, limit_ms: int) -> None:
+        self._location, self._folder, self._limit_ms = location, folder, limit_ms
+        self.rows = rows
+
+    @property
+    def location(self) -> str:
+        return self._location
+
+    def read(self, path: str) -> pa.Buffer:
+        row = self._row(path)
+        if row.size > MOST_IN_MEMORY_BYTES:
+            raise TooLarge(path)
+        return self._bytes(path, row, 0, row.size)
+
+    def read_range(self, path: str, start: int, stop: int) -> pa.Buffer:
+        row = self._row(path)
+        return self._bytes(path, row, start, min(stop, row.size))
+
+    def size(self, path: str) -> int | None:
+        row = self.look_up(path)
+        return None if row is None else row.size
+
+    def open_writer(self, path: str) -> BlobWriter:
+        return _ChunkWriter(self, path)
+
+    def create_if_absent(self, path: str, data: bytes) -> bool:
+        writer = _ChunkWriter(self, path)
+        try:
+            writer.write(data)
+            created = writer.create()
+        except BaseException:
+            writer.discard()
+            raise
+        if not created:
+            writer.discard()
+        return created
+
+    def list(self, prefix: str) -> list[BlobInfo]:
+        start = len(self._folder) + 1 if self._folder else 0
+        directories = self._directories("list", prefix)
+        found = self.call("list", prefix, lambda: self.rows.blobs(directories))
+        return sorted(
+            (BlobInfo(_joined(place.directory, place.name)[start:], size) for place, size in found),
+            key=lambda blob: blob.path,
+        )
+
+    def delete(self, path: str) -> None:
+        row = self.look_up(path, "delete")
+        if row is None:
+            return
+        place = self.place(path)
+        self.call("delete", path, lambda: self.rows.remove(place, row))
+        if row.chunks:
+            self.clear("delete", path, Place(place.directory, row.upload), row.chunks)
+
+    def sweep(self, older_than_s: float) -> int:
+        """Remove the chunks of uploads that were given up, or not touched for that long."""
+        oldest_ms = _now_ms() - int(older_than_s * 1000)
+        directories = self._directories("sweep", "")
+        found = self.call("sweep", "", lambda: self.rows.uploads(directories))
+        stale = [each for each in found if not each.is_live or each.touched_ms <= oldest_ms]
+        # One that another touches or finishes meanwhile stays.
+        dead = [each for each in stale if not each.is_live or self._give_up(each)]
+        for upload in dead:
+            self.clear("sweep", "", upload.place, upload.chunks)
+        return len(dead)
+
+    def _give_up(self, upload: UploadRow) -> bool:
+        return self.call("sweep", "", lambda: self.rows.give_up(upload))
+
+    def _directories(self, what: str, prefix: str) -> builtins.list[str]:
+        whole = _joined(self._folder, prefix)
+
+        def look() -> builtins.list[str]:
+            return self.rows.directories(whole) if self.rows.exist() else []
+
+        return self.call(what, prefix, look)
+
+    def look_up(self, path: str, what: str = "look up") -> BlobRow | None:
+        """The blob's row; None without a blob."""
+        place = self.place(path)
+        return self.call(what, path, lambda: self.rows.blob(place) if self.rows.exist() else None)
+
+    def place(self, path: str) -> Place:
+        """Where the row of a blob is."""
+        directory, _, name = path.rpartition("/")
+        return Place(_joined(self._folder, directory), name)
+
+    def clear(self, what: str, path: str, upload: Place, chunks: int) -> None:
+        """Remove the chunks of a dead upload, then its row."""
+        self.call(what, path, lambda: self.rows.delete_chunks(upload.name, chunks))
+        self.call(what, path, lambda: self.rows.forget(upload))
+
+    def call(self, what: str, path: str, call: Callable[[], T]) -> T:
+        """What `call` gives, retried, its failures mapped."""
+        try:
+            return retried(call, self.rows.passes, self._limit_ms)
+        except self.rows.errors as error:
+            failed = f"Could not {what} {path or 'the root'!r} in {self._location}: "
+            raise self.rows.mapped(error, failed) from error
+
+    def _row(self, path: str) -> BlobRow:
+        row = self.look_up(path, "read")
+        if row is None:
+            raise BlobNotFound(path)
+        return row
+
+    def _bytes(self, path: str, row: BlobRow, start: int, stop: int) -> pa.Buffer:
+        if stop <= start:
+            return pa.py_buffer(b"")
+        if row.data is not None:
+            return pa.py_buffer(row.data)[start:stop]
+        first = start // row.chunk_bytes
+        numbers = range(first, (stop - 1) // row.chunk_bytes + 1)
+        found = self.call("read", path, lambda: self.rows.get_chunks(row.upload, numbers))
+        whole = pa.py_buffer(b"".join(self._present(path, row, found)))
+        return whole[start - first * row.chunk_bytes : stop - first * row.chunk_bytes]
+
+    def _present(self, path: str, row: BlobRow, found: Iterable[bytes | None]) -> Iterator[bytes]:
+        for chunk in found:
+            if chunk is None:
+                if self.look_up(path, "read") != row:
+                    raise BlobNotFound(path)  # deleted meanwhile
+                raise Corruption(
+                    f"A chunk of {path!r} in {self._location} is gone: rows of the table were "
+                    "deleted by others, or a copy of it was put back. Run `holdfast verify`."
+                )
+            yield chunk
+
+
+class _ChunkWriter(BlobWriter):
+    """Collects what fits into a row, and sends chunks from there on."""
+
+    def __init__(self, storage: ChunkedStorage, path: str) -> None:
+        self._storage, self._rows, self._path = storage, storage.rows, path
+        self._place = storage.place(path)
+        self._upload = Place(self._place.directory, secrets.token_hex(16))
+        self._buffer = bytearray()
+        self._chunks = self._announced = self._touched_ms = self._size = 0
+        self._open = True
+
+    def write(self, data: bytes | memoryview | pa.Buffer) -> object:
+        view = memoryview(data).cast("B")
+        self._size += len(view)
+        for start in range(0, len(view), _FLUSH_BYTES):
+            self._buffer += view[start : start + _FLUSH_BYTES]
+            if len(self._buffer) > _FLUSH_BYTES:
+                self._send(len(self._buffer) // self._rows.chunk_bytes)
+        return len(view)
+
+    def close(self) -> None:
+        for _ in range(_OVERWRITES):
+            if self.create():
+                return
+            # Nobody else uses this name: it is what an earlier attempt has left.
+            self._storage.delete(self._path)
+        raise Unavailable(
+            f"{self._path!r} in {self._storage.location} is written by another, too. Try again."
+        )
+
+    def create(self) -> bool:
+        """Make the blob visible unless there is one; whether it was this one that became it."""
+        if not self._announced:
+            self._prepare()
+        if not self._announced and self._size <= INLINE_BYTES:
+            row = BlobRow(self._upload.name, self._size, data=bytes(self._buffer))
+            make = self._rows.create
+        else:
+            self._send(-(-len(self._buffer) // self._rows.chunk_bytes))
+            row = BlobRow(self._upload.name, self._size, self._chunks, self._rows.chunk_bytes)
+            make = self._rows.finish
+        if not self._call(lambda: make(self._place, row)):
+            # Perhaps it was, and the answer to an earlier call got lost.
+            found = self._storage.look_up(self._path, "write")
+            if found is None and self._announced:
+                raise self._gone()
+            if found is None or found.upload != self._upload.name:
+                return False
+        self._open = False
+        return True
+
+    def discard(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        if self._announced:
+            # Something went wrong before this and is about to be told; a sweep does what is left.
+            with contextlib.suppress(HoldfastError):
+                self._drop()
+
+    def _drop(self) -> None:
+        row = UploadRow(self._upload, self._announced, self._touched_ms, is_live=True)
+        if self._call(lambda: self._rows.give_up(row)):
+            self._storage.clear("write", self._path, self._upload, self._announced)
+
+    def _send(self, count: int) -> None:
+        """Send the first chunks of the buffer, the last one perhaps short."""
+        if not count:
+            return
+        self._announce(self._chunks + count)
+        size = self._rows.chunk_bytes
+        chunks = [bytes(self._buffer[n * size : (n + 1) * size]) for n in range(count)]
+        self._call(lambda: self._rows.put_chunks(self._upload.name, self._chunks, chunks))
+        del self._buffer[: count * size]
+        self._chunks += count
+
+    def _announce(self, chunks: int) -> None:
+        if chunks <= self._announced:
+            return
+        begins = not self._announced
+        self._announced = -(-chunks // ANNOUNCED_CHUNKS) * ANNOUNCED_CHUNKS
+        self._touched_ms = _now_ms()
+        row = UploadRow(self._upload, self._announced, self._touched_ms, is_live=True)
+        if begins:
+            self._prepare()
+            self._call(lambda: self._rows.begin(row))
+        elif not self._call(lambda: self._rows.touch(row)):
+            raise self._gone()
+
+    def _prepare(self) -> None:
+        self._call(self._rows.make)
+        self._call(lambda: self._rows.note_directory(self._place.directory))
+
+    def _gone(self) -> Unavailable:
+        return Unavailable(
+            f"What was written of {self._path!r} in {self._storage.location} is gone: it took so "
+            "long that it was swept. Write it again."
+        )
+
+    def _call(self, call: Callable[[], T]) -> T:
+        return self._storage.call("write", self._path, call)
+
+
+def _joined(folder: str, path: str) -> str:
+    return f"{folder}/{path}" if folder and path else folder or path
+
+
+def _now_ms() -> int:
+    """The time by this machine's clock; it tells how old an upload is, nothing more."""
+    return time.time_ns() // 1_000_000

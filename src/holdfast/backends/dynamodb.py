@@ -1,0 +1,411 @@
+"""Blobs as items of one table of DynamoDB.
+
+What has to happen together is one transaction, what must not happen twice one conditional write.
+All reads are consistent ones. Clients belong to a process and are shared by all storages with the
+same options.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from holdfast.backends.chunked import BlobRow, ChunkedStorage, Place, Rows, UploadRow
+from holdfast.backends.dynamodb_client import (
+    BUSY_REASONS,
+    CONDITION_FAILED,
+    IN_USE,
+    MISSING,
+    DynamoDbOptions,
+    client_of,
+    code_of,
+    passes,
+    reasons_of,
+    refusal,
+)
+from holdfast.conf import StateStoreConf
+from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
+
+T = TypeVar("T")
+Item = dict[str, dict[str, Any]]
+PLACE, NAME = "holdfast_place", "holdfast_name"
+"""The key of the table; nobody else calls their key so."""
+_KEY = ((PLACE, "HASH"), (NAME, "RANGE"))
+_DIRECTORIES = "directories"
+_BLOB, _UPLOAD = "blob:", "upload:"
+_PREFIX = re.compile(r"[A-Za-z0-9_.\-]{1,200}")
+_IN_FLIGHT = 16
+_ACTIVE_S, _ACTIVE_CHECKS = 0.5, 240
+_FAILED = "ConditionalCheckFailed"
+
+
+class DynamoDbStorage(ChunkedStorage):
+    """Blobs below a folder of one root, which is a table of its own; it is made."""
+
+    def __init__(
+        self,
+        location: str,
+        options: Mapping[str, str] | None = None,
+        conf: StateStoreConf = StateStoreConf.empty,
+    ) -> None:
+        parts = urlsplit(location)
+        prefix, _, folder = parts.path.strip("/").partition("/")
+        if not (parts.netloc and prefix):
+            raise InvalidArgument(
+                f"{location} is not complete: write dynamodb://region/table-prefix."
+            )
+        if not _PREFIX.fullmatch(prefix):
+            raise InvalidArgument(
+                f"{prefix!r} cannot begin the name of a table: take up to 200 letters, digits, "
+                "'_', '-' or '.'."
+            )
+        reached = DynamoDbOptions.of(options or {})
+        rows = _DynamoDbRows(f"{prefix}-holdfast", parts.netloc, reached)
+        where = f"dynamodb://{parts.netloc}/{parts.path.strip('/')}"
+        super().__init__(where, folder, rows, conf.retry_timeout_ms)
+
+
+class _DynamoDbRows(Rows):
+    chunk_bytes = 350_000
+    errors = (BotoCoreError, ClientError)
+
+    def __init__(self, table: str, region: str, options: DynamoDbOptions) -> None:
+        self.table, self._region, self._options = table, region, options
+
+    def passes(self, error: Exception) -> bool:
+        return passes(error)
+
+    def mapped(self, error: Exception, failed: str) -> HoldfastError:
+        failed = f"{failed}{code_of(error) or type(error).__name__}."
+        if (refused := refusal(error, failed)) is not None:
+            return refused
+        if not self.passes(error):
+            return Unavailable(f"{failed} The server does not take the request as it is.")
+        return Unavailable(f"{failed} Try again; `holdfast doctor` checks the root.")
+
+    @property
+    def client(self) -> Any:
+        """boto3's client in this process."""
+        return self._process.client
+
+    @property
+    def _process(self) -> _Process:
+        try:
+            return _process_of(os.getpid(), self._region, self._options)
+        except (ValueError, BotoCoreError) as error:
+            raise InvalidArgument(
+                f"The table {self.table} cannot be reached with its options or the environment's: "
+                f"{type(error).__name__}. Check endpoint_url, region and profile."
+            ) from error
+
+    # The table
+
+    def exist(self) -> bool:
+        known = (self.table, "")
+        if known in self._process.known:
+            return True
+        status = self._status()
+        if status in ("ACTIVE", "UPDATING"):
+            self._process.known.add(known)
+            return True
+        return False
+
+    def make(self) -> None:
+        if self.exist():
+            return
+        if self._status() is None:
+            self._create()
+        for _ in range(_ACTIVE_CHECKS):
+            if self.exist():
+                return
+            time.sleep(_ACTIVE_S)
+        raise Unavailable(f"The table {self.table} does not become active. Try again later.")
+
+    def _status(self) -> str | None:
+        """How far the table is, None without one. Refuses one with another key."""
+        try:
+            found = self.client.describe_table(TableName=self.table)["Table"]
+        except ClientError as error:
+            if code_of(error) == MISSING:
+                return None
+            raise
+        key = {(each["AttributeName"], each["KeyType"]) for each in found["KeySchema"]}
+        types = {each["AttributeName"]: each["AttributeType"]
+                 for each in found["AttributeDefinitions"]}  # fmt: skip
+        if key != set(_KEY) or any(types.get(name) != "S" for name, _ in _KEY):
+            raise InvalidArgument(
+                f"The table {self.table} is not Holdfast's: its key is not the texts {PLACE} and "
+                f"{NAME}. Nothing was changed. Use another prefix, or move that table away.",
+                condition="STATE_STORE_SCHEMA_MISMATCH",
+            )
+        return str(found["TableStatus"])
+
+    def _create(self) -> None:
+        try:
+            self.client.create_table(
+                TableName=self.table,
+                BillingMode="PAY_PER_REQUEST",
+                KeySchema=[{"AttributeName": name, "KeyType": kind} for name, kind in _KEY],
+                AttributeDefinitions=[
+                    {"AttributeName": name, "AttributeType": "S"} for name, _ in _KEY
+                ],
+            )
+        except ClientError as error:
+            if code_of(error) != IN_USE:  # another was quicker
+                raise
+
+    # Directories
+
+    def note_directory(self, directory: str) -> None:
+        known = (self.table, f"/{directory}")
+        if known not in self._process.known:
+            self.client.put_item(TableName=self.table, Item=_key(_DIRECTORIES, f"/{directory}"))
+            self._process.known.add(known)
+
+    def directories(self, prefix: str) -> list[str]:
+        found = [item[NAME]["S"][1:] for item in self._query(_DIRECTORIES, f"/{prefix}")]
+        return [name for name in found if not prefix or f"{name}/".startswith(f"{prefix}/")]
+
+    # Blob and upload rows
+
+    def blob(self, place: Place) -> BlobRow | None:
+        item = self._get(_blob_key(place))
+        if item is None:
+            return None
+        data = item.get("data")
+        return BlobRow(
+            item["upload"]["S"], _number(item, "size"), _number(item, "chunks"),
+            _number(item, "chunk_bytes"), None if data is None else bytes(data["B"]),
+        )  # fmt: skip
+
+    def blobs(self, directories: Sequence[str]) -> list[tuple[Place, int]]:
+        return [
+            (Place(directory, item[NAME]["S"].removeprefix(_BLOB)), _number(item, "size"))
+            for directory, item in self._of_all(directories, _BLOB)
+        ]
+
+    def uploads(self, directories: Sequence[str]) -> list[UploadRow]:
+        return [
+            UploadRow(
+                Place(directory, item[NAME]["S"].removeprefix(_UPLOAD)),
+                _number(item, "chunks"), _number(item, "touched_ms"), item["live"]["BOOL"],
+            )
+            for directory, item in self._of_all(directories, _UPLOAD)
+        ]  # fmt: skip
+
+    def create(self, place: Place, row: BlobRow) -> bool:
+        return self._holds(lambda: self.client.put_item(**self._new_blob(place, row)))
+
+    def begin(self, upload: UploadRow) -> None:
+        item = {**_upload_key(upload.place), **_upload_values(upload)}
+        self._holds(
+            lambda: self.client.put_item(
+                TableName=self.table,
+                Item=item,
+                ConditionExpression=f"attribute_not_exists({PLACE})",
+            )
+        )
+
+    def touch(self, upload: UploadRow) -> bool:
+        return self._update(
+            upload, "SET chunks = :chunks, touched_ms = :touched", "live = :live",
+            {":chunks": _n(upload.chunks), ":touched": _n(upload.touched_ms),
+             ":live": {"BOOL": True}},
+        )  # fmt: skip
+
+    def finish(self, place: Place, row: BlobRow) -> bool:
+        upload = {
+            **self._upload(Place(place.directory, row.upload)),
+            "ConditionExpression": "live = :live",
+            "ExpressionAttributeValues": {":live": {"BOOL": True}},
+        }
+        return self._together({"Put": self._new_blob(place, row)}, {"Delete": upload})
+
+    def give_up(self, upload: UploadRow) -> bool:
+        return self._update(
+            upload, "SET live = :dead", "live = :live AND touched_ms = :touched",
+            {":dead": {"BOOL": False}, ":live": {"BOOL": True},
+             ":touched": _n(upload.touched_ms)},
+        )  # fmt: skip
+
+    def remove(self, place: Place, row: BlobRow) -> None:
+        removed = {
+            "TableName": self.table,
+            "Key": _blob_key(place),
+            "ConditionExpression": "upload = :upload",
+            "ExpressionAttributeValues": {":upload": {"S": row.upload}},
+        }
+        if not row.chunks:
+            self._holds(lambda: self.client.delete_item(**removed))
+            return
+        dead = UploadRow(Place(place.directory, row.upload), row.chunks, 0, is_live=False)
+        item = {**_upload_key(dead.place), **_upload_values(dead)}
+        self._together({"Delete": removed}, {"Put": {"TableName": self.table, "Item": item}})
+
+    def forget(self, upload: Place) -> None:
+        self.client.delete_item(**self._upload(upload))
+
+    # Chunks
+
+    def put_chunks(self, upload: str, first: int, chunks: Sequence[bytes]) -> None:
+        self._all(
+            lambda chunk: self.client.put_item(
+                TableName=self.table,
+                Item={**_chunk_key(upload, chunk[0]), "data": {"B": chunk[1]}},
+            ),
+            enumerate(chunks, first),
+        )
+
+    def get_chunks(self, upload: str, numbers: range) -> list[bytes | None]:
+        found = self._all(lambda number: self._get(_chunk_key(upload, number)), numbers)
+        return [None if item is None else bytes(item["data"]["B"]) for item in found]
+
+    def delete_chunks(self, upload: str, count: int) -> None:
+        self._all(
+            lambda number: self.client.delete_item(
+                TableName=self.table, Key=_chunk_key(upload, number)
+            ),
+            range(count),
+        )
+
+    # Requests
+
+    def _new_blob(self, place: Place, row: BlobRow) -> dict[str, Any]:
+        """A blob's item, to be put where there is none."""
+        item: Item = {
+            **_blob_key(place), "upload": {"S": row.upload}, "size": _n(row.size),
+            "chunks": _n(row.chunks), "chunk_bytes": _n(row.chunk_bytes),
+        }  # fmt: skip
+        if row.data is not None:
+            item["data"] = {"B": row.data}
+        return {
+            "TableName": self.table,
+            "Item": item,
+            "ConditionExpression": f"attribute_not_exists({PLACE})",
+        }
+
+    def _upload(self, upload: Place) -> dict[str, Any]:
+        return {"TableName": self.table, "Key": _upload_key(upload)}
+
+    def _update(
+        self, upload: UploadRow, change: str, condition: str, values: Mapping[str, Any]
+    ) -> bool:
+        return self._holds(
+            lambda: self.client.update_item(
+                **self._upload(upload.place),
+                UpdateExpression=change,
+                ConditionExpression=condition,
+                ExpressionAttributeValues=values,
+            )
+        )
+
+    def _together(self, *changes: Mapping[str, Any]) -> bool:
+        return self._holds(lambda: self.client.transact_write_items(TransactItems=list(changes)))
+
+    def _holds(self, change: Callable[[], object]) -> bool:
+        """Whether a change was made; False where its condition does not hold."""
+        try:
+            change()
+        except ClientError as error:
+            if code_of(error) == CONDITION_FAILED:
+                return False
+            reasons = reasons_of(error)
+            if _FAILED in reasons and BUSY_REASONS.isdisjoint(reasons):
+                return False
+            raise
+        return True
+
+    def _get(self, key: Item) -> Item | None:
+        found = self.client.get_item(TableName=self.table, Key=key, ConsistentRead=True)
+        item: Item | None = found.get("Item")
+        return item
+
+    def _query(self, place: str, prefix: str) -> list[Item]:
+        """The items of a place whose name begins so, without their data."""
+        pages = self.client.get_paginator("query").paginate(
+            TableName=self.table,
+            ConsistentRead=True,
+            KeyConditionExpression=f"{PLACE} = :place AND begins_with({NAME}, :prefix)",
+            ExpressionAttributeValues={":place": {"S": place}, ":prefix": {"S": prefix}},
+            ProjectionExpression=f"{NAME}, #size, chunks, touched_ms, live",
+            ExpressionAttributeNames={"#size": "size"},
+        )
+        return [item for page in pages for item in page["Items"]]
+
+    def _of_all(self, directories: Sequence[str], prefix: str) -> list[tuple[str, Item]]:
+        """The items of a kind in several directories, each with its directory."""
+        found = self._all(lambda each: self._query(_directory(each), prefix), directories)
+        return [
+            (directory, item)
+            for directory, items in zip(directories, found, strict=True)
+            for item in items
+        ]
+
+    def _all(self, call: Callable[[Any], T], values: Iterable[Any]) -> list[T]:
+        """What `call` gives for each, with a bounded number of requests in flight."""
+        given = list(values)
+        if len(given) == 1:
+            return [call(given[0])]
+        return list(self._process.pool.map(call, given))
+
+
+@dataclass
+class _Process:
+    """What the storages of a process share."""
+
+    client: Any
+    pool: ThreadPoolExecutor
+    known: set[tuple[str, str]] = field(default_factory=set)
+    """Tables that are there, and directories that are noted."""
+
+
+@lru_cache(maxsize=16)
+def _process_of(pid: int, region: str, options: DynamoDbOptions) -> _Process:
+    client = client_of(pid, region, options)
+    return _Process(client, ThreadPoolExecutor(_IN_FLIGHT, "holdfast-dynamodb"))
+
+
+def _key(place: str, name: str) -> Item:
+    return {PLACE: {"S": place}, NAME: {"S": name}}
+
+
+def _directory(directory: str) -> str:
+    return f"directory:/{directory}"
+
+
+def _blob_key(place: Place) -> Item:
+    return _key(_directory(place.directory), _BLOB + place.name)
+
+
+def _upload_key(upload: Place) -> Item:
+    return _key(_directory(upload.directory), _UPLOAD + upload.name)
+
+
+def _chunk_key(upload: str, number: int) -> Item:
+    # Each in a place of its own, for a place takes no more than 3000 units a second.
+    return _key(f"chunk:{upload}:{number}", "chunk")
+
+
+def _upload_values(upload: UploadRow) -> Item:
+    return {
+        "chunks": _n(upload.chunks),
+        "touched_ms": _n(upload.touched_ms),
+        "live": {"BOOL": upload.is_live},
+    }
+
+
+def _n(number: int) -> dict[str, str]:
+    return {"N": str(number)}
+
+
+def _number(item: Item, name: str) -> int:
+    return int(item[name]["N"])

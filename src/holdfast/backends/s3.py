@@ -1,0 +1,388 @@
+"""Blobs as objects on S3, or on any server that speaks its protocol and its conditional writes.
+
+`create_if_absent` is one PUT with `If-None-Match: *`: S3 keeps the first and answers 412 to the
+others. Clients belong to a process and are shared by all storages with the same options.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import boto3
+import pyarrow as pa
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ResponseStreamingError,
+)
+
+from holdfast.backends.retrying import retried
+from holdfast.conf import StateStoreConf
+from holdfast.engine.storage import (
+    MOST_IN_MEMORY_BYTES,
+    BlobInfo,
+    BlobNotFound,
+    BlobWriter,
+    Storage,
+    TooLarge,
+)
+from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
+
+T = TypeVar("T")
+_PART_BYTES = 8 << 20
+"""A blob up to this size is one PUT; a larger one is uploaded in parts of it."""
+_CONNECT_S, _READ_S = 10, 60
+_CONNECTIONS = 32
+_MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
+_DENIED = frozenset({
+    "AccessDenied", "AllAccessDisabled", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken",
+    "RequestTimeTooSkewed", "SignatureDoesNotMatch", "401", "403", "Forbidden", "Unauthorized",
+})  # fmt: skip
+_ELSEWHERE = frozenset({
+    "301", "PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"
+})  # fmt: skip
+_BUSY = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestTimeout"})
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How a client reaches its server; what is None comes from boto3's usual places."""
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    path_style: str | None = None
+    key: str | None = field(default=None, repr=False)
+    secret: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> _Options:
+        """Refuses an unknown name, without its value."""
+        if unknown := sorted(set(given) - set(cls.__dataclass_fields__)):
+            raise InvalidArgument(
+                f"A root on S3 has no option {unknown[0]!r}; it has "
+                f"{', '.join(cls.__dataclass_fields__)}."
+            )
+        return cls(**given)
+
+
+class S3Storage(Storage):
+    """Objects below a prefix of one bucket, which has to exist."""
+
+    is_remote = True
+
+    def __init__(
+        self,
+        location: str,
+        options: Mapping[str, str] | None = None,
+        conf: StateStoreConf = StateStoreConf.empty,
+    ) -> None:
+        parts = urlsplit(location.rstrip("/"))
+        self.bucket, self._prefix = parts.netloc, parts.path.strip("/")
+        if not self.bucket:
+            raise InvalidArgument(f"The root {location} names no bucket: write s3://bucket/folder.")
+        self._location = f"{parts.scheme}://{self.bucket}/{self._prefix}".rstrip("/")
+        self._options = _Options.of(options or {})
+        self._limit_ms = conf.retry_timeout_ms
+
+    @property
+    def location(self) -> str:
+        return self._location
+
+    def read(self, path: str) -> pa.Buffer:
+        return self._get(path)
+
+    def read_range(self, path: str, start: int, stop: int) -> pa.Buffer:
+        if stop <= start:
+            return pa.py_buffer(b"")
+        return self._get(path, Range=f"bytes={start}-{stop - 1}")
+
+    def size(self, path: str) -> int | None:
+        def look() -> int | None:
+            try:
+                return int(self.client.head_object(**self.place(path))["ContentLength"])
+            except ClientError as error:
+                if _code(error) in _MISSING:
+                    return None
+                raise
+
+        return self.call("look up", path, look)
+
+    def open_writer(self, path: str) -> BlobWriter:
+        return _S3Writer(self, path)
+
+    def create_if_absent(self, path: str, data: bytes) -> bool:
+        def create() -> bool:
+            try:
+                self.client.put_object(**self.place(path), Body=data, IfNoneMatch="*")
+            except ClientError as error:
+                if _status(error) == 412:
+                    return False
+                raise
+            return True
+
+        # After a failure that may have come too late to stop it, the caller has to look.
+        return self.call("create", path, create, _had_no_effect)
+
+    def list(self, prefix: str) -> list[BlobInfo]:
+        start = len(self._key("")) if self._prefix else 0
+        below = self._key(f"{prefix}/" if prefix else "")
+
+        def pages() -> list[BlobInfo]:
+            pager = self.client.get_paginator("list_objects_v2")
+            return [
+                BlobInfo(item["Key"][start:], int(item["Size"]))
+                for page in pager.paginate(Bucket=self.bucket, Prefix=below)
+                for item in page.get("Contents", ())
+                if not item["Key"].endswith("/")
+            ]
+
+        return sorted(self.call("list", prefix, pages), key=lambda blob: blob.path)
+
+    def delete(self, path: str) -> None:
+        self.call("delete", path, lambda: self.client.delete_object(**self.place(path)))
+
+    def sweep(self, older_than_s: float) -> int:
+        """Abort uploads without a new part for that long, as far as the server lists them."""
+        stale = self.call("sweep", "", lambda: list(self._stale_uploads(older_than_s)))
+        for upload in stale:
+            self.call("sweep", "", partial(self._abort, upload))
+        return len(stale)
+
+    def _abort(self, upload: Mapping[str, Any]) -> None:
+        place = {"Bucket": self.bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+        with _unless_over():
+            self.client.abort_multipart_upload(**place)
+
+    def _stale_uploads(self, older_than_s: float) -> Iterator[dict[str, Any]]:
+        pager = self.client.get_paginator("list_multipart_uploads")
+        now = datetime.now(UTC)
+        for page in pager.paginate(Bucket=self.bucket, Prefix=self._key("")):
+            for upload in page.get("Uploads", ()):
+                parts: Sequence[Any] = ()
+                with _unless_over():
+                    parts = self.client.list_parts(
+                        Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                    ).get("Parts", ())
+                last = max([upload["Initiated"], *(part["LastModified"] for part in parts)])
+                if (now - last).total_seconds() > older_than_s:
+                    yield upload
+
+    def place(self, path: str) -> dict[str, str]:
+        """Bucket and key of a blob, as boto3 wants them."""
+        return {"Bucket": self.bucket, "Key": self._key(path)}
+
+    def call(
+        self,
+        what: str,
+        path: str,
+        call: Callable[[], T],
+        passes: Callable[[Exception], bool] | None = None,
+    ) -> T:
+        """What `call` gives, retried, its failures mapped."""
+        try:
+            return retried(call, passes or _passes, self._limit_ms)
+        except (BotoCoreError, ClientError) as error:
+            raise self._mapped(error, what, path) from error
+
+    @property
+    def client(self) -> Any:
+        """boto3's client in this process."""
+        try:
+            return _client_of(os.getpid(), self._options)
+        except (ValueError, BotoCoreError) as error:
+            raise InvalidArgument(
+                f"{self._location} cannot be reached with its options or the environment's: "
+                f"{type(error).__name__}. Check endpoint_url, region and profile."
+            ) from error
+
+    def _key(self, path: str) -> str:
+        return f"{self._prefix}/{path}" if self._prefix else path
+
+    def _get(self, path: str, **how: str) -> pa.Buffer:
+        def get() -> bytes:
+            try:
+                found = self.client.get_object(**self.place(path), **how)
+                if not how and found["ContentLength"] > MOST_IN_MEMORY_BYTES:
+                    found["Body"].close()
+                    raise TooLarge(path)
+                body: bytes = found["Body"].read()
+            except ClientError as error:
+                if _status(error) == 416:
+                    return b""
+                if _code(error) in _MISSING:
+                    raise BlobNotFound(path) from None
+                raise
+            return body
+
+        return pa.py_buffer(self.call("read", path, get))
+
+    def _mapped(self, error: BotoCoreError | ClientError, what: str, path: str) -> HoldfastError:
+        code = _code(error) if isinstance(error, ClientError) else type(error).__name__
+        failed = f"Could not {what} {path or 'the root'!r} in {self._location}: {code}."
+        if code in _DENIED or isinstance(error, NoCredentialsError | PartialCredentialsError):
+            return InvalidArgument(
+                f"{failed} Set credentials that may read, write, list and delete there: options "
+                "key and secret, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile.",
+                condition="STATE_STORE_ACCESS_DENIED",
+            )
+        if code == "NoSuchBucket":
+            return InvalidArgument(
+                f"{failed} Create the bucket {self.bucket}, or correct its name."
+            )
+        if code in _ELSEWHERE:
+            return InvalidArgument(f"{failed} The bucket is in another region: set it as `region`.")
+        if _is_unknown_host(error):
+            return InvalidArgument(f"{failed} No such host: check endpoint_url.")
+        if _status(error) in (400, 404, 405) or not _passes(error):
+            return Unavailable(f"{failed} The server does not take the request as it is.")
+        return Unavailable(f"{failed} Try again; `holdfast doctor` checks the root.")
+
+
+class _S3Writer(BlobWriter):
+    """Collects up to one part, and uploads parts from the second on."""
+
+    def __init__(self, storage: S3Storage, path: str) -> None:
+        self._storage, self._path = storage, path
+        self._buffer = bytearray()
+        self._upload: dict[str, str] | None = None
+        self._parts: list[dict[str, Any]] = []
+        self._size = 0
+        self._open = True
+
+    def write(self, data: bytes | memoryview | pa.Buffer) -> object:
+        view = memoryview(data).cast("B")
+        self._size += len(view)
+        for start in range(0, len(view), _PART_BYTES):
+            self._buffer += view[start : start + _PART_BYTES]
+            if len(self._buffer) > _PART_BYTES:
+                self._put_part(_PART_BYTES)
+        return len(view)
+
+    def close(self) -> None:
+        if self._upload is None:
+            body = bytes(self._buffer)
+            place = self._storage.place(self._path)
+            self._call(lambda: self._storage.client.put_object(**place, Body=body))
+        else:
+            self._put_part(len(self._buffer))
+            self._complete(self._upload)
+        self._open = False
+
+    def discard(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        if self._upload is not None:
+            # Something went wrong before this and is about to be told; a sweep does what is left.
+            with contextlib.suppress(BotoCoreError, ClientError):
+                self._storage.client.abort_multipart_upload(**self._upload)
+
+    def _put_part(self, size: int) -> None:
+        upload = self._upload = self._upload or self._begin()
+        body, number = bytes(self._buffer[:size]), len(self._parts) + 1
+        del self._buffer[:size]
+        sent = self._call(
+            lambda: self._storage.client.upload_part(**upload, PartNumber=number, Body=body)
+        )
+        self._parts.append({"ETag": sent["ETag"], "PartNumber": number})
+
+    def _begin(self) -> dict[str, str]:
+        place = self._storage.place(self._path)
+        begun = self._call(lambda: self._storage.client.create_multipart_upload(**place))
+        return {**place, "UploadId": begun["UploadId"]}
+
+    def _complete(self, upload: dict[str, str]) -> None:
+        def complete() -> None:
+            try:
+                self._storage.client.complete_multipart_upload(
+                    **upload, MultipartUpload={"Parts": self._parts}
+                )
+            except ClientError as error:
+                # An earlier call may have done it and its answer got lost.
+                done = _code(error) == "NoSuchUpload"
+                if not (done and self._storage.size(self._path) == self._size):
+                    raise
+
+        self._call(complete)
+
+    def _call(self, call: Callable[[], T]) -> T:
+        return self._storage.call("write", self._path, call)
+
+
+@contextlib.contextmanager
+def _unless_over() -> Iterator[None]:
+    """Passes over an upload that was completed or aborted meanwhile."""
+    try:
+        yield
+    except ClientError as error:
+        if _code(error) != "NoSuchUpload":
+            raise
+
+
+@lru_cache(maxsize=16)
+def _client_of(pid: int, options: _Options) -> Any:
+    """A client of this process: its connections must not be shared with a fork of it."""
+    style = {"true": "path", "false": "virtual"}.get(str(options.path_style).lower(), "auto")
+    # A session of its own: boto3's common one may not be used by several threads at once.
+    return boto3.session.Session().client(
+        "s3",
+        endpoint_url=options.endpoint_url,
+        region_name=options.region,
+        aws_access_key_id=options.key,
+        aws_secret_access_key=options.secret,
+        aws_session_token=options.token,
+        config=Config(
+            connect_timeout=_CONNECT_S,
+            read_timeout=_READ_S,
+            max_pool_connections=_CONNECTIONS,
+            # One place decides what is tried again, and for how long.
+            retries={"mode": "standard", "total_max_attempts": 1},
+            s3={"addressing_style": style},
+        ),
+    )
+
+
+def _code(error: Exception) -> str:
+    return str(error.response["Error"].get("Code", "")) if isinstance(error, ClientError) else ""
+
+
+def _status(error: Exception) -> int:
+    if not isinstance(error, ClientError):
+        return 0
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _had_no_effect(error: Exception) -> bool:
+    """Whether a request was surely not carried out, and may be the next time."""
+    if isinstance(error, EndpointConnectionError | ConnectTimeoutError):
+        return not _is_unknown_host(error)
+    return _status(error) in (409, 429, 503) or _code(error) in _BUSY
+
+
+def _passes(error: Exception) -> bool:
+    """Whether a request may do better the next time. Requires: twice is as good as once."""
+    if _is_unknown_host(error):
+        return False
+    if isinstance(error, HTTPClientError | IncompleteReadError | ResponseStreamingError):
+        return True
+    return _had_no_effect(error) or _status(error) >= 500
+
+
+def _is_unknown_host(error: Exception) -> bool:
+    reason = error.kwargs.get("error") if isinstance(error, EndpointConnectionError) else None
+    return type(reason).__name__ in ("NameResolutionError", "gaierror")

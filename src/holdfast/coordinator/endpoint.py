@@ -1,0 +1,227 @@
+"""The driver's endpoint: one thread that serves every worker of the application."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+from holdfast.coordinator import wire
+from holdfast.coordinator.instances import LocalCoordinator
+from holdfast.coordinator.messages import decode, encode_answer
+from holdfast.coordinator.wire import Channel, CoordinatorAddress, Refused, Secret
+
+log = logging.getLogger(__name__)
+LOOPBACK = "127.0.0.1"
+TIMEOUT_S = 5.0
+MAX_CONNECTIONS = 4096
+_READ_BYTES = 1 << 16
+_MAX_UNREAD_BYTES = 4 * wire.MAX_ANSWER_BYTES
+
+
+class StateStoreCoordinator:
+    """Tells the workers of one application, which prove that they belong to it, who holds what.
+
+    Listens from the start, on a free port, until `stop`. A connection that proves nothing, sends
+    half a frame or does not read its answers ends after `timeout_s`; one that is merely idle
+    stays. Nothing that comes from a connection ends the endpoint.
+    """
+
+    def __init__(
+        self,
+        host: str = LOOPBACK,
+        *,
+        bind_address: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
+        self.instances = LocalCoordinator()
+        self._timeout_s = timeout_s
+        self._max_connections = max_connections
+        self._secret = Secret.random()
+        self._listener = _listening(bind_address or host)
+        self.address = CoordinatorAddress(host, self._listener.getsockname()[1], self._secret)
+        """Where workers find it."""
+        self._connections: dict[socket.socket, _Connection] = {}
+        self._has_warned = False
+        self._wake, self._woken = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._stopping = False
+        self._thread = threading.Thread(
+            target=self._serve, name="holdfast-coordinator", daemon=True
+        )
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"StateStoreCoordinator({self.address.host}:{self.address.port})"
+
+    def stop(self) -> None:
+        """End the thread and every connection. Calling it again does nothing."""
+        self._stopping = True
+        with contextlib.suppress(OSError):
+            self._wake.send(b"!")
+        self._thread.join()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the endpoint serves."""
+        return self._thread.is_alive()
+
+    # -- the thread ----------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            while not self._stopping:
+                for key, events in self._selector.select(self._until_next_deadline()):
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    elif key.fileobj is self._woken:
+                        self._woken.recv(_READ_BYTES)  # or it would wake for ever
+                    elif isinstance(key.data, _Connection):
+                        self._attend(key.data, events)
+                self._end_overdue()
+        except Exception:
+            log.warning("The StateStoreCoordinator endpoint ended", exc_info=True)
+        finally:
+            for connection in list(self._connections.values()):
+                self._drop(connection)
+            self._selector.close()
+            for own in (self._listener, self._wake, self._woken):
+                own.close()
+
+    def _until_next_deadline(self) -> float | None:
+        deadlines = [c.deadline for c in self._connections.values() if c.deadline is not None]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+
+    def _accept(self) -> None:
+        try:
+            own, _ = self._listener.accept()
+        except OSError:
+            time.sleep(0.05)  # out of file descriptors, perhaps: not again at once
+            return
+        if len(self._connections) >= self._max_connections:
+            own.close()
+            self._tell("too many connections")
+            return
+        own.setblocking(False)
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = _Connection(own, self._secret, self._timeout_s)
+        self._connections[own] = connection
+        self._selector.register(own, selectors.EVENT_READ, connection)
+        self._attend(connection, selectors.EVENT_WRITE)
+
+    def _attend(self, connection: _Connection, events: int) -> None:
+        """Read, work and write as far as that goes; what goes wrong ends this connection alone."""
+        try:
+            if events & selectors.EVENT_READ:
+                for payload in connection.read():
+                    message = decode(payload)
+                    answer = message.tell(self.instances)
+                    if message.is_question:
+                        connection.answer(encode_answer(answer))
+            connection.write()
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unread else 0)
+            self._selector.modify(connection.own, wanted, connection)
+        except Refused as refusal:
+            self._drop(connection)
+            self._tell(str(refusal))
+        except (OSError, EOFError):
+            self._drop(connection)
+        except Exception:
+            self._drop(connection)
+            log.warning("The StateStoreCoordinator ended a connection", exc_info=True)
+
+    def _end_overdue(self) -> None:
+        now = time.monotonic()
+        for connection in list(self._connections.values()):
+            if connection.deadline is not None and connection.deadline <= now:
+                self._drop(connection)
+                self._tell("silence in the middle of a conversation")
+
+    def _drop(self, connection: _Connection) -> None:
+        del self._connections[connection.own]
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(connection.own)
+        connection.own.close()
+
+    def _tell(self, what: str) -> None:
+        """Warn of the first refusal; a flood of them must not become one of the log."""
+        level = logging.DEBUG if self._has_warned else logging.WARNING
+        self._has_warned = True
+        log.log(level, "The StateStoreCoordinator refused a connection: %s", what)
+
+
+class _Connection:
+    """One worker's connection as the endpoint sees it."""
+
+    def __init__(self, own: socket.socket, secret: Secret, timeout_s: float) -> None:
+        self.own = own
+        self.unread = bytearray(wire.greeting())
+        """What the worker has not taken yet."""
+        self.deadline: float | None = time.monotonic() + timeout_s
+        """When the connection ends unless it gets on; None while nothing is awaited."""
+        self._secret = secret
+        self._timeout_s = timeout_s
+        self._greeted = bytes(self.unread)
+        self._reply = b""
+        self._channel: Channel | None = None
+
+    def read(self) -> Iterator[bytes]:
+        """The requests that are whole by now; an empty read is the end."""
+        data = self.own.recv(_READ_BYTES)
+        if not data:
+            raise EOFError
+        if self._channel is None:
+            data = self._shake_hands(data)
+        if self._channel is None:
+            return
+        payloads = self._channel.opener.feed(data)
+        if payloads and not self.unread:
+            self.deadline = None
+        yield from payloads
+
+    def _shake_hands(self, data: bytes) -> bytes:
+        """Take the worker's reply in; what came after it is left."""
+        self._reply += data
+        if len(self._reply) < wire.REPLY_BYTES:
+            return b""
+        reply, rest = self._reply[: wire.REPLY_BYTES], self._reply[wire.REPLY_BYTES :]
+        proof, self._channel = wire.accept_reply(self._secret, self._greeted, reply)
+        self.unread += proof
+        self.deadline = None
+        return rest
+
+    def answer(self, payload: bytes) -> None:
+        """Put an answer on its way."""
+        assert self._channel is not None
+        self.unread += self._channel.sealer.seal(payload)
+        if len(self.unread) > _MAX_UNREAD_BYTES:
+            raise Refused("answers that nobody reads")
+
+    def write(self) -> None:
+        """Send what the worker takes at once, and see what is awaited now."""
+        if self.unread:
+            with contextlib.suppress(BlockingIOError):
+                del self.unread[: self.own.send(self.unread)]
+                if self._channel is not None:
+                    self.deadline = None
+        is_idle = self._channel is not None and not self._channel.opener.has_part
+        if is_idle and not self.unread:
+            self.deadline = None
+        elif self.deadline is None:
+            self.deadline = time.monotonic() + self._timeout_s
+
+
+def _listening(host: str) -> socket.socket:
+    plain = host.strip("[]")
+    family = socket.AF_INET6 if ":" in plain else socket.AF_INET
+    listener = socket.create_server((plain, 0), family=family, backlog=128)
+    listener.setblocking(False)
+    return listener

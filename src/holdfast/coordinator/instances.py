@@ -1,0 +1,104 @@
+"""What a coordinator knows: the protocol, and the form it takes inside one process."""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+from uuid import UUID
+
+from holdfast.ids import StateStoreProviderId
+
+MAX_LAGGING = 100
+"""The most lagging stores that are told at once."""
+
+
+class Coordinator(Protocol):
+    """Knows the active instance of every provider, and its newest snapshot."""
+
+    def report_active_instance(
+        self, provider_id: StateStoreProviderId, host: str, executor_id: str
+    ) -> None:
+        """Say that this executor holds the provider from now on. Nobody waits for an answer."""
+        ...
+
+    def verify_if_instance_active(
+        self, provider_id: StateStoreProviderId, executor_id: str
+    ) -> bool:
+        """Whether this executor's instance is the active one."""
+        ...
+
+    def get_location(self, provider_id: StateStoreProviderId) -> str | None:
+        """Where the active instance is, as Spark names task locations; None when unknown."""
+        ...
+
+    def deactivate_instances(self, query_run_id: UUID) -> None:
+        """Forget every instance of a run that has stopped, and its snapshots."""
+        ...
+
+    def report_snapshot_uploaded(self, provider_id: StateStoreProviderId, version: int) -> None:
+        """Say that the state of a version is in a snapshot. Nobody waits for an answer."""
+        ...
+
+    def get_lagging_stores(
+        self, query_run_id: UUID, newest_version: int, min_lag: int
+    ) -> list[StateStoreProviderId]:
+        """The run's active stores whose snapshot is `min_lag` versions or more behind the newest.
+
+        Most lagging first, `MAX_LAGGING` at most. A store without a snapshot counts as one of
+        version 0.
+        """
+        ...
+
+
+class LocalCoordinator:
+    """A coordinator for one process. The last executor to report a provider holds it."""
+
+    def __init__(self) -> None:
+        self._instances: dict[StateStoreProviderId, tuple[str, str]] = {}
+        self._snapshots: dict[StateStoreProviderId, int] = {}
+        self._lock = threading.Lock()
+
+    def report_active_instance(
+        self, provider_id: StateStoreProviderId, host: str, executor_id: str
+    ) -> None:
+        with self._lock:
+            self._instances[provider_id] = (host, executor_id)
+
+    def verify_if_instance_active(
+        self, provider_id: StateStoreProviderId, executor_id: str
+    ) -> bool:
+        with self._lock:
+            instance = self._instances.get(provider_id)
+        return instance is not None and instance[1] == executor_id
+
+    def get_location(self, provider_id: StateStoreProviderId) -> str | None:
+        with self._lock:
+            instance = self._instances.get(provider_id)
+        return None if instance is None else task_location(*instance)
+
+    def deactivate_instances(self, query_run_id: UUID) -> None:
+        with self._lock:
+            for kept in (self._instances, self._snapshots):
+                for provider_id in [p for p in kept if p.query_run_id == query_run_id]:
+                    del kept[provider_id]
+
+    def report_snapshot_uploaded(self, provider_id: StateStoreProviderId, version: int) -> None:
+        with self._lock:
+            self._snapshots[provider_id] = max(version, self._snapshots.get(provider_id, 0))
+
+    def get_lagging_stores(
+        self, query_run_id: UUID, newest_version: int, min_lag: int
+    ) -> list[StateStoreProviderId]:
+        with self._lock:
+            lags = {
+                provider_id: newest_version - self._snapshots.get(provider_id, 0)
+                for provider_id in self._instances
+                if provider_id.query_run_id == query_run_id
+            }
+        lagging = [provider_id for provider_id, lag in lags.items() if lag >= min_lag]
+        return sorted(lagging, key=lambda p: -lags[p])[:MAX_LAGGING]
+
+
+def task_location(host: str, executor_id: str) -> str:
+    """An executor as Spark names it among the preferred locations of a task."""
+    return f"executor_{host}_{executor_id}"

@@ -1,0 +1,97 @@
+"""Which files a copy of some versions needs, and whether a file is what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import xxhash
+
+from holdfast.engine.blocks import BadSegment, read_part
+from holdfast.engine.extent import Extent, Ranged, Whole
+from holdfast.engine.filenames import OUTBOX, PACK, data_file
+from holdfast.engine.manifest import Manifest, SegmentRef
+from holdfast.engine.segment import Layout, Segment, SegmentInfo
+from holdfast.engine.storage import BlobNotFound, Storage, TooLarge
+
+
+@dataclass
+class NeededFile:
+    """A data file, the versions that need it, and what they know of its bytes.
+
+    `segments` are by their place in the file, `parts` the rows that wait in it to be delivered.
+    """
+
+    path: str
+    versions: set[int] = field(default_factory=set)
+    segments: dict[int, tuple[SegmentInfo, Layout]] = field(default_factory=dict)
+    parts: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is a pack or an outbox, in which several have their place."""
+        name = data_file(self.path)
+        return name is not None and name.kind in (PACK, OUTBOX)
+
+    @property
+    def least_bytes(self) -> int:
+        """What it has at least: a pack may hold more than is needed of it."""
+        segments = [offset + info.size for offset, (info, _) in self.segments.items()]
+        return max([*segments, *(part["offset"] + part["size"] for part in self.parts)], default=0)
+
+
+def needed_files(manifests: Mapping[int, Manifest], undelivered: int | None) -> list[NeededFile]:
+    """Every file the versions need, by path, and the output of the version `undelivered`."""
+    found: dict[str, NeededFile] = {}
+    for version, manifest in manifests.items():
+        for path, ref, layout in _segments(manifest):
+            file = found.setdefault(path, NeededFile(path))
+            file.versions.add(version)
+            file.segments[0 if ref.pack is None else ref.pack.offset] = (ref.info, layout)
+        for part in manifest.outbox if version == undelivered else ():
+            file = found.setdefault(part["path"], NeededFile(part["path"]))
+            file.versions.add(version)
+            file.parts.append(part)
+    return [found[path] for path in sorted(found)]
+
+
+def _segments(manifest: Manifest) -> Iterator[tuple[str, SegmentRef, Layout]]:
+    for operator, name, entry in manifest.partitions():
+        store = manifest.operators[operator][name]
+        layout = Layout(store.key_schema.arrow, store.value_schema.arrow, store.key_index)
+        directory = manifest.directory(operator, name, entry.index)
+        for ref in entry.segments:
+            for part in (ref, *ref.inputs):
+                yield part.path(directory), part, layout
+
+
+def problem_of(storage: Storage, file: NeededFile) -> str | None:
+    """What is wrong with a file, None where every needed byte of it is as it was written."""
+    try:
+        extent = _extent(storage, file.path)
+        if extent.size < file.least_bytes:
+            return f"it has {extent.size} bytes, not {file.least_bytes}"
+        for offset, (info, layout) in file.segments.items():
+            run = extent.cut(offset, info.size) if file.is_shared else extent
+            Segment(file.path, run, info, layout).verify()
+        for part in file.parts:
+            start = part["offset"]
+            data = read_part(file.path, extent, start, start + part["size"])
+            if xxhash.xxh3_64_hexdigest(data) != part["checksum"]:
+                return "its output does not have the checksum the manifest says"
+    except BadSegment as bad:
+        return bad.why
+    except BlobNotFound:
+        return "the file is missing"
+    return None
+
+
+def _extent(storage: Storage, path: str) -> Extent:
+    try:
+        return Whole(storage.read(path))
+    except TooLarge:
+        size = storage.size(path)
+        if size is None:
+            raise BlobNotFound(path) from None
+        return Ranged(storage, path, 0, size)

@@ -1,0 +1,145 @@
+"""The two ends of a copy: what is at a root, which of it was asked for, and the copy's mark."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.engine.filenames import COPYING, VERSIONS, manifest_path, manifest_version
+from holdfast.engine.manifest import Manifest, decode
+from holdfast.engine.storage import BlobNotFound, Storage
+from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
+
+NEWEST, RANGE = "newest", ".."
+_MARK_FORMAT = 1
+Mark = Mapping[int, str]
+"""By version the commit ids that a copy began with."""
+
+
+@dataclass
+class End:
+    """Versions of a root, as bytes and decoded, and the sizes of all its files."""
+
+    manifests: dict[int, Manifest] = field(default_factory=dict)
+    raw: dict[int, bytes] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, storage: Storage, versions: Iterable[int] | None = None) -> End:
+        """The given versions (None: all) without those that go meanwhile; files listed last."""
+        end = cls()
+        end.load(storage, versions_in(storage) if versions is None else versions)
+        end.sizes = {blob.path: blob.size for blob in storage.list("")}
+        return end
+
+    def load(self, storage: Storage, versions: Iterable[int]) -> None:
+        """Read manifests; those that are gone are left out."""
+        for version in versions:
+            path = manifest_path(version)
+            try:
+                self.raw[version] = bytes(storage.read(path))
+            except BlobNotFound:
+                continue
+            self.manifests[version] = decode(self.raw[version], f"{storage.location}/{path}")
+
+
+def versions_in(storage: Storage) -> list[int]:
+    """The versions of a root, ascending; of an unfinished copy, too."""
+    found = (manifest_version(blob.path) for blob in storage.list(VERSIONS))
+    return sorted(version for version in found if version is not None)
+
+
+def is_same_history(ours: Mapping[int, Manifest], theirs: Mapping[int, Manifest]) -> bool:
+    """Whether versions that both have are the same, and neighbours follow on each other."""
+    same = all(theirs[v].commit_id == ours[v].commit_id for v in ours.keys() & theirs.keys())
+    return same and _follow(ours, theirs) and _follow(theirs, ours)
+
+
+def _follow(before: Mapping[int, Manifest], after: Mapping[int, Manifest]) -> bool:
+    return all(
+        after[version + 1].parent_commit_id == manifest.commit_id
+        for version, manifest in before.items()
+        if version + 1 in after
+    )
+
+
+def write_mark(storage: Storage, source: str, mark: Mark) -> bool:
+    """Mark a root as being copied to; False where it is marked already."""
+    versions = {str(version): commit_id for version, commit_id in mark.items()}
+    body = {"format": _MARK_FORMAT, "source": source, "versions": versions}
+    return storage.create_if_absent(COPYING, json.dumps(body).encode())
+
+
+def read_mark(storage: Storage) -> Mark | None:
+    """The mark of an unfinished copy; None where there is none."""
+    try:
+        body = json.loads(bytes(storage.read(COPYING)))
+        return {int(version): str(commit_id) for version, commit_id in body["versions"].items()}
+    except BlobNotFound:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corruption(
+            f"{storage.location}/{COPYING} is damaged: nobody knows what was being copied there. "
+            "Remove what is in that place, or name another one."
+        ) from error
+
+
+def choose_versions(
+    listed: Sequence[int], tags: Mapping[str, int], wanted: Sequence[str], location: str
+) -> list[int]:
+    """The listed versions that were asked for, ascending. Raises VersionNotFound for none."""
+    if not wanted:
+        return list(listed)
+    found: set[int] = set()
+    for text in wanted:
+        chosen = _chosen(listed, tags, text.strip())
+        if not chosen:
+            raise VersionNotFound(
+                f"{location} has no version {text!r}. It has versions from {listed[0]} to "
+                f"{listed[-1]}, and the tags: {', '.join(sorted(tags)) or 'none'}. Name a version, "
+                "a tag, newest, or a range such as 3..7."
+            )
+        found |= chosen
+    return sorted(found)
+
+
+def _chosen(listed: Sequence[int], tags: Mapping[str, int], text: str) -> set[int]:
+    if text == NEWEST:
+        return {listed[-1]}
+    if text in tags:
+        return {tags[text]}
+    low, is_range, high = text.partition(RANGE)
+    first = int(low) if low.isdecimal() else None
+    last = int(high) if high.isdecimal() else None
+    if not is_range:
+        return {version for version in listed if version == first}
+    if (low and first is None) or (high and last is None) or not (low or high):
+        return set()
+    return {v for v in listed if (first or 0) <= v <= (listed[-1] if last is None else last)}
+
+
+def check_places(source: Storage, target: Storage) -> None:
+    """Refuse to copy a root to itself, into itself, or to where nothing can be written."""
+    here, there = _plain(source.location), _plain(target.location)
+    if here == there:
+        raise InvalidArgument(f"{target.location} is the root to copy from. Name another place.")
+    if here.startswith(f"{there}/") or there.startswith(f"{here}/"):
+        raise InvalidArgument(
+            f"{source.location} and {target.location} lie inside each other. Name a place apart."
+        )
+    if target.read_only:
+        raise InvalidArgument(
+            f"{target.location} can only be read: its scheme has no proven way to create a file "
+            "once. Copy to a local folder, or to a root that can be written.",
+            condition="STATE_STORE_READ_ONLY",
+        )
+
+
+def _plain(location: str) -> str:
+    """A location in which one place has one name."""
+    scheme, separator, rest = location.partition("://")
+    if not separator:
+        return os.path.realpath(location)
+    return f"{'s3' if scheme == 's3a' else scheme}://{rest.rstrip('/')}"

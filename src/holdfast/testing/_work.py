@@ -1,0 +1,117 @@
+"""What a test driver runs: one stateful operator, with what it gets and gives as plain rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.engine.chain import StoreShape
+from holdfast.engine.hashing import partition_of
+from holdfast.engine.segment import HASH
+from holdfast.streams.handle import QueryInfo
+from holdfast.streams.outbox import Outbox
+from holdfast.streams.task import StoreSpec, Task
+from holdfast.streams.watermark import Watermarks
+from holdfast.types import Row, Schema
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the tasks of one version are told, the operator's own facts aside."""
+
+    stores: Mapping[str, StoreSpec]
+    base_version: int
+    marks: Watermarks
+    outbox: Outbox
+    query: QueryInfo
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the tasks of each partition get of a batch, and the late rows left out already."""
+
+    schema: pa.Schema
+    parts: list[list[pa.RecordBatch]]
+    late_rows: int = 0
+
+    @classmethod
+    def dealt(cls, rows: pa.Table, partitions: int, late_rows: int = 0) -> Given:
+        """Rows in the order of their `_hash`, each in its partition."""
+        order = np.argsort(rows.column(HASH).to_numpy(), kind="stable")
+        ordered = rows.take(pa.array(order))
+        places = partition_of(ordered.column(HASH).to_numpy(), partitions)
+        parts = [ordered.filter(pa.array(places == index)) for index in range(partitions)]
+        batches = [part.combine_chunks().to_batches() for part in parts]
+        return cls(rows.schema, batches, late_rows)
+
+
+class Work(Protocol):
+    """One stateful operator, without Spark."""
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the rows it is pushed."""
+        ...
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions its state has."""
+        ...
+
+    @property
+    def watermark(self) -> tuple[str, int] | None:
+        """The column of event times and the delay in ms."""
+        ...
+
+    @property
+    def shapes(self) -> Mapping[str, StoreShape]:
+        """The stores of its state by name."""
+        ...
+
+    @property
+    def follows_watermark(self) -> bool:
+        """Whether a version without data can change something once the watermark moves on."""
+        ...
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether a version without data can change something once the clock moves on."""
+        ...
+
+    def given(self, rows: pa.Table, marks: Watermarks) -> Given:
+        """What the tasks get of a batch."""
+        ...
+
+    def task(self, setting: Setting) -> Task:
+        """The tasks' work of one version."""
+        ...
+
+    def initial(self, setting: Setting, columns: Schema) -> Task:
+        """The work that fills the state before the first rows."""
+        ...
+
+    def rows(self, table: pa.Table) -> list[Any]:
+        """What the tasks put out, as the rows a sink gets."""
+        ...
+
+    def held(self, name: str, table: pa.Table) -> dict[Row, Any]:
+        """What a store holds, by key."""
+        ...
+
+
+def cells_of(table: pa.Table) -> list[Row]:
+    """The rows of a table as tuples."""
+    cells = (column.to_pylist(maps_as_pydicts="strict") for column in table.columns)
+    return list(zip(*cells, strict=True))
+
+
+def row_maker(names: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
+    """PySpark's own Row: processors are written for it, and tests compare with it."""
+    from pyspark.sql import Row as SparkRow
+
+    named = SparkRow(*names)
+    return lambda cells: named(*cells)

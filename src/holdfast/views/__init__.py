@@ -1,0 +1,33 @@
+"""Tables of typed rows in a database that show the newest version of some state.
+
+    view = open_view(ViewSpec("cassandra://localhost:9042/shop/totals", schema))
+
+A `Follower` brings a view from version to version; other services read it with their database's
+own client, while the state goes on.
+"""
+
+from holdfast.views.following import (
+    Change,
+    Follower,
+    Step,
+    bounds_before,
+    changes_of,
+    open_view,
+    owner_of,
+)
+from holdfast.views.view import Applied, View, ViewSchema, ViewSpec, is_unbounded
+
+__all__ = [
+    "Applied",
+    "Change",
+    "Follower",
+    "Step",
+    "View",
+    "ViewSchema",
+    "ViewSpec",
+    "bounds_before",
+    "changes_of",
+    "is_unbounded",
+    "open_view",
+    "owner_of",
+]

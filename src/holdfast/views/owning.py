@@ -1,0 +1,90 @@
+"""Whose a view is: what is noted beside the tables, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from holdfast.errors import InvalidArgument
+from holdfast.types import parse_schema
+from holdfast.views.view import Standing, ViewSchema
+
+NOTES = "holdfast_views"
+"""The table that notes the views of a keyspace, or of a region."""
+FORMAT = 1
+BEFORE_FIRST = -1
+"""What is noted before the view shows any version."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is noted of a view."""
+
+    owner: str
+    root: str
+    columns: str
+    through: int = BEFORE_FIRST
+    has_encoded: bool = False
+
+    @property
+    def standing(self) -> Standing:
+        """How far the view is."""
+        return Standing(None if self.through == BEFORE_FIRST else self.through, self.has_encoded)
+
+
+def columns_text(schema: ViewSchema) -> str:
+    """The columns of a view as they are noted."""
+    noted = {"format": FORMAT, "keys": schema.keys.json(), "values": schema.values.json()}
+    return json.dumps(noted, sort_keys=True)
+
+
+def check_note(
+    note: Note | None, owner: str, schema: ViewSchema, location: str, *, has_table: bool
+) -> None:
+    """Refuse a table that is somebody else's, or has other columns."""
+    if not has_table:
+        return  # whatever was there is gone, and the name is free
+    if note is None:
+        raise InvalidArgument(
+            f"The table of the view {location} exists, and no view of Holdfast made it. Nothing "
+            "was touched. Name another table; the view makes it.",
+            condition="STATE_STORE_NOT_A_VIEW",
+        )
+    if note.owner != owner:
+        raise InvalidArgument(
+            f"The view {location} shows other state: that of {note.root}, or of what was there "
+            "before. Nothing was touched. Name another table, or drop this one; then the view is "
+            "made and filled anew.",
+            condition="STATE_STORE_NOT_A_VIEW",
+        )
+    known = json.loads(note.columns)
+    if known["format"] != FORMAT:
+        raise InvalidArgument(
+            f"The view {location} was made in format {known['format']}, this release knows "
+            f"{FORMAT}. Upgrade holdfast.",
+            condition="STATE_STORE_UNSUPPORTED_FORMAT",
+        )
+    stored = ViewSchema(parse_schema(known["keys"]), parse_schema(known["values"]))
+    if difference := schema.difference(stored):
+        raise InvalidArgument(
+            f"The view {location} has other columns than the state: {difference}. Nothing was "
+            "touched. Name another table, or drop this one; then it is made and filled anew.",
+            condition="STATE_STORE_SCHEMA_MISMATCH",
+        )
+
+
+def check_columns(found: dict[str, str], wanted: dict[str, str], table: str) -> None:
+    """Refuse a table whose columns are not those the view made."""
+    parts = [f"column {name!r} is missing" for name in wanted if name not in found]
+    parts += [f"column {name!r} is not the view's" for name in found if name not in wanted]
+    parts += [
+        f"column {name!r} is {found[name]}, not {kind}"
+        for name, kind in wanted.items()
+        if name in found and found[name] != kind
+    ]
+    if parts:
+        raise InvalidArgument(
+            f"The table {table} was changed since a view of Holdfast made it: {'; '.join(parts)}. "
+            "Nothing was touched. Change it back, or drop it; then it is made and filled anew.",
+            condition="STATE_STORE_SCHEMA_MISMATCH",
+        )

@@ -1,0 +1,95 @@
+"""Many requests to DynamoDB: a bounded number at a time, sent again when it has no room."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
+
+from holdfast.backends.dynamodb_client import (
+    IN_FLIGHT,
+    Client,
+    DynamoDbOptions,
+    Place,
+    passes,
+)
+from holdfast.errors import InvalidArgument, Unavailable
+
+LOCATION = "dynamodb://eu-west-1/totals"
+
+
+def failure(code: str, status: int = 400, *reasons: str) -> ClientError:
+    return ClientError(
+        {
+            "Error": {"Code": code},
+            "ResponseMetadata": {"HTTPStatusCode": status},
+            "CancellationReasons": [{"Code": reason} for reason in reasons],
+        },
+        "PutItem",
+    )
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(LOCATION, Place.of(LOCATION), DynamoDbOptions(), limit_ms=10_000)
+
+
+def test_requests_in_flight_are_bounded_and_throttled_ones_are_sent_again(client: Client) -> None:
+    lock = threading.Lock()
+    running, most = 0, 0
+    sent: Counter[int] = Counter()
+
+    def request(number: int) -> None:
+        nonlocal running, most
+        with lock:
+            sent[number] += 1
+            running += 1
+            most = max(most, running)
+        time.sleep(0.005)
+        with lock:
+            running -= 1
+        if number % 50 == 0 and sent[number] < 3:
+            raise failure("ProvisionedThroughputExceededException")
+
+    client.call_all("write", [lambda n=n: request(n) for n in range(4 * IN_FLIGHT)])
+    assert 1 < most <= IN_FLIGHT
+    assert {sent[number] for number in range(0, 4 * IN_FLIGHT, 50)} == {3}
+    assert sum(sent.values()) == 4 * IN_FLIGHT + 2 * len(range(0, 4 * IN_FLIGHT, 50))
+
+
+def test_the_first_failure_is_raised_when_the_others_are_done(client: Client) -> None:
+    done: list[int] = []
+
+    def request(number: int) -> None:
+        if number == 1:
+            raise failure("ValidationException")
+        done.append(number)
+
+    with pytest.raises(InvalidArgument, match=r"Could not write .*ValidationException"):
+        client.call_all("write", [lambda n=n: request(n) for n in range(20)])
+    assert sorted(done) == [0, *range(2, 20)]
+
+
+def test_what_has_no_answer_for_long_is_unavailable() -> None:
+    hasty = Client(LOCATION, Place.of(LOCATION), DynamoDbOptions(), limit_ms=50)
+    with pytest.raises(Unavailable, match="Nothing is lost"):
+        hasty.call("write", lambda: (_ for _ in ()).throw(failure("ThrottlingException")))
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (failure("ThrottlingException"), True),
+        (failure("Whatever", 503), True),
+        (failure("TransactionCanceledException", 400, "None", "TransactionConflict"), True),
+        (failure("TransactionCanceledException", 400, "ConditionalCheckFailed"), False),
+        (failure("ValidationException"), False),
+        (EndpointConnectionError(endpoint_url="x", error=ConnectionRefusedError()), True),
+        (NoCredentialsError(), False),
+    ],
+)
+def test_only_what_passes_by_itself_is_sent_again(error: Exception, again: bool) -> None:
+    assert passes(error) is again

@@ -1,0 +1,101 @@
+"""Which storage a root means, what it takes, and for how long it is asked."""
+
+from __future__ import annotations
+
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.backends.cache import CachedStorage
+from holdfast.backends.hdfs import HdfsStorage
+from holdfast.backends.local import LocalStorage
+from holdfast.backends.locations import open_storage
+from holdfast.backends.retrying import retried
+from holdfast.backends.s3 import S3Storage
+from holdfast.conf import StateStoreConf
+from holdfast.errors import InvalidArgument
+
+
+@pytest.mark.parametrize(
+    ("location", "kind"),
+    [
+        ("hdfs://host:8020/a/b", HdfsStorage),
+        ("s3://bucket/a/b", S3Storage),
+        ("s3a://bucket/a/b/", S3Storage),
+    ],
+)
+def test_a_remote_root_is_behind_the_cache_and_named_as_it_was(
+    location: str, kind: type, tmp_path: Path
+) -> None:
+    storage = open_storage(location, conf=StateStoreConf(cache_location=str(tmp_path)))
+    assert isinstance(storage, CachedStorage)
+    assert isinstance(storage.source, kind)
+    assert storage.location == location.rstrip("/")
+    assert list(tmp_path.iterdir()) == []
+    assert isinstance(open_storage(location, conf=StateStoreConf(cache_size_bytes=0)), kind)
+
+
+def test_a_local_root_needs_no_cache(tmp_path: Path) -> None:
+    storage = open_storage(tmp_path)
+    assert isinstance(storage, LocalStorage)
+    assert storage.source is storage
+    assert storage.distrust("versions/1") is False
+
+
+@pytest.mark.parametrize(
+    ("location", "client", "extra"),
+    [("hdfs://host:8020/x", "hdfs_native", "hdfs"), ("s3://bucket/x", "boto3", "s3")],
+)
+def test_a_missing_client_is_named_with_the_extra_that_brings_it(
+    location: str, client: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, client, None)
+    for call in (lambda: holdfast.open(location), lambda: holdfast.read(location)):
+        with pytest.raises(InvalidArgument) as refused:
+            call()
+        assert f'pip install "holdfast[{extra}]"' in str(refused.value)
+
+
+class Passing(Exception):
+    pass
+
+
+def test_a_failure_that_passes_is_tried_again_with_growing_waits() -> None:
+    calls: list[float] = []
+
+    def third_time() -> str:
+        calls.append(time.monotonic())
+        if len(calls) < 4:
+            raise Passing
+        return "done"
+
+    assert retried(third_time, lambda error: isinstance(error, Passing), 5000) == "done"
+    waits = [after - before for before, after in pairwise(calls)]
+    assert len(waits) == 3
+    assert 0.04 < waits[0] < waits[2]
+
+
+def test_a_failure_that_does_not_pass_is_raised_at_once() -> None:
+    calls = []
+
+    def fail() -> None:
+        calls.append(1)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        retried(fail, lambda error: isinstance(error, Passing), 5000)
+    assert len(calls) == 1
+
+
+def test_a_failure_that_lasts_is_raised_at_the_end_of_the_time() -> None:
+    def fail() -> None:
+        raise Passing
+
+    started = time.monotonic()
+    with pytest.raises(Passing):
+        retried(fail, lambda error: True, 300)
+    assert 0.25 < time.monotonic() - started < 3

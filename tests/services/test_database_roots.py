@@ -1,0 +1,548 @@
+"""Roots in Cassandra and DynamoDB: whole providers, random lives, crashes at every statement."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from botocore.exceptions import ReadTimeoutError
+from cassandra import OperationTimedOut
+from oracle import FakeTime, Standalone
+from oracle import opened as opened_on
+from remotes import Remote, opened, quick_folder
+from seeds import seed_of
+from test_crash_everywhere import CONF, Run
+from test_state_machine import Life, live
+
+import holdfast
+from holdfast.backends import chunked
+from holdfast.backends.chunked import ChunkedStorage, Rows
+from holdfast.conf import StateStoreConf
+from holdfast.engine import hashing
+from holdfast.engine.storage import Storage
+from holdfast.errors import Conflict, HoldfastError, InvalidArgument, Unavailable
+from holdfast.ids import StateStoreId
+from holdfast.store import StateStoreProvider
+from holdfast.testing import MakeProvider, ProviderConformance
+from holdfast.testing.faults import Crash
+from servers import Cassandra, DynamoDb
+from servers.base import LOOPBACK, free_ports
+
+pytestmark = pytest.mark.services
+IMPATIENT = StateStoreConf(retry_timeout_ms=300)
+LOST: dict[str, Exception] = {
+    "cassandra": OperationTimedOut(),
+    "dynamodb": ReadTimeoutError(endpoint_url="somewhere"),
+}
+
+
+# -- the provider suite --------------------------------------------------------------------------
+
+
+class DatabaseConformance(ProviderConformance):
+    """The suite over a root in a database, with the cache before it as in a stream."""
+
+    big_value_bytes = 10 << 20
+
+    @pytest.fixture
+    def root(self, request: pytest.FixtureRequest) -> Remote:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def make_provider(self, root: Remote, tmp_path: Path) -> MakeProvider:
+        _, location, options = root
+        self._root = root
+
+        def make(
+            key: str = "user string",
+            value: str = "total long",
+            *,
+            key_index_ordinal: int | None = None,
+            num_cols_prefix_key: int = 0,
+            partition_id: int = 0,
+            conf: StateStoreConf = StateStoreConf.empty,
+        ) -> StateStoreProvider:
+            return StateStoreProvider.create_and_init(
+                StateStoreId(location, 0, partition_id),
+                key,
+                value,
+                key_index_ordinal,
+                num_cols_prefix_key,
+                replace(conf, cache_location=str(tmp_path)),
+                options,
+            )
+
+        return make
+
+    def force_collisions(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = hashing.KeyHasher.hash_columns
+
+        def few(self: Any, columns: Any, num_rows: int | None = None) -> Any:
+            return real(self, columns, num_rows) % 3
+
+        monkeypatch.setattr(hashing.KeyHasher, "hash_columns", few)
+        monkeypatch.setattr(hashing, "row_hasher", lambda schema, num_routing: None)
+
+    def list_files(self) -> list[str]:
+        return [blob.path for blob in opened(self._root).list("")]
+
+
+class TestOnCassandra(DatabaseConformance):
+    @pytest.fixture
+    def root(self, on_cassandra: Remote) -> Remote:
+        return on_cassandra
+
+
+class TestOnDynamoDb(DatabaseConformance):
+    @pytest.fixture
+    def root(self, on_dynamodb: Remote) -> Remote:
+        return on_dynamodb
+
+
+# -- random lives and crashes --------------------------------------------------------------------
+
+
+def test_any_life_of_a_store_in_a_database_equals_its_oracle(on_database: Remote) -> None:
+    server, location, options = on_database
+    numbers = itertools.count()
+
+    class DatabaseLife(Life):
+        def new_storage(self) -> Storage:
+            return opened((server, f"{location}/{next(numbers)}", options))
+
+    live(DatabaseLife, seed_of("state machine"), lives=15, steps=25)
+
+
+class CrashingRows:
+    """Passes every call on, and dies at the change of a given number: after it, or in its midst.
+
+    Changes are counted from 1; at 0 it dies before the first.
+    """
+
+    CHANGES = frozenset({
+        "make", "note_directory", "create", "begin", "touch", "finish", "give_up", "remove",
+        "forget", "put_chunks", "delete_chunks",
+    })  # fmt: skip
+
+    def __init__(self, inner: Rows, at: int | None = None, *, torn: bool = False) -> None:
+        self.inner, self._at, self._torn = inner, at, torn
+        self.changes: list[str] = []
+        self.begun: set[str] = set()
+        self.is_dead = False
+        self._lock = threading.RLock()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        if name not in self.CHANGES:
+            return self._alive(found) if callable(found) and name != "passes" else found
+        return lambda *given: self._change(name, found, given)
+
+    def _alive(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def alive(*given: Any) -> Any:
+            self._die_if(self.is_dead)
+            return call(*given)
+
+        return alive
+
+    def _change(self, name: str, change: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+        with self._lock:
+            self._die_if(self.is_dead or self._at == 0)
+            if name == "make" and self.inner.exist():
+                return None
+            self.changes.append(name)
+            is_last = len(self.changes) == self._at
+            if name == "begin":
+                self.begun.add(given[0].place.name)
+            if is_last and self._torn and name == "put_chunks":
+                upload, first, chunks = given
+                given = upload, first, chunks[: len(chunks) // 2]
+            if is_last and self._torn and name == "delete_chunks":
+                given = given[0], given[1] // 2
+            done = change(*given)
+            self._die_if(is_last)
+            return done
+
+    def _die_if(self, is_time: bool) -> None:
+        if is_time:
+            self.is_dead = True
+            raise Crash("the process is dead")
+
+
+class ShortLife(Run):
+    """Few changes, each of a kind: packs and segments, a tag, a merge, a clean-up."""
+
+    def script(self, db: Any) -> None:
+        batch = [((f"k{i % 7}", i), (i, "x" * (i % 90))) for i in range(10, 70)]
+        self.commit(db, [("put_many", batch)])
+        self.commit(db, [("put", (("a", 1), (1, "one")))])
+        self.tag(db, "kept", 2)
+        self.commit(db, [("evict", 20)])
+        self.commit(db, [("update_many", batch[20:40])])
+        self.clean(db)
+
+
+def small_chunks(monkeypatch: pytest.MonkeyPatch, storage: ChunkedStorage) -> None:
+    """Little fits into a row, and into a chunk."""
+    monkeypatch.setattr(chunked, "INLINE_BYTES", 500)
+    monkeypatch.setattr(chunked, "ANNOUNCED_CHUNKS", 2)
+    monkeypatch.setattr(chunked, "_FLUSH_BYTES", 4000)
+    monkeypatch.setattr(type(storage.rows), "chunk_bytes", 2000)
+
+
+def died(remote: Remote, at: int | None, torn: bool) -> tuple[CrashingRows, Run]:
+    """What is left of a short life that ends at that change."""
+    storage, run = opened(remote), ShortLife()
+    assert isinstance(storage, ChunkedStorage)
+    storage.rows = rows = CrashingRows(storage.rows, at, torn=torn)  # type: ignore[assignment]
+    with suppress(Crash), opened_on(Standalone, storage, FakeTime(process=1), CONF) as db:
+        run.script(db)
+    return rows, run
+
+
+def check_nothing_unnamed_is_left(storage: ChunkedStorage, uploads: set[str]) -> None:
+    """Every chunk of these uploads belongs to a blob one can see."""
+    storage.sweep(0.0)
+    rows = storage.rows
+    assert rows.uploads(storage._directories("list", "")) == []
+    named = {row.upload for blob in storage.list("") if (row := storage.look_up(blob.path))}
+    for upload in uploads - named:
+        assert set(rows.get_chunks(upload, range(6))) == {None}
+
+
+def test_every_acknowledged_version_survives_a_crash_at_any_statement(
+    on_database: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, location, options = on_database
+    first = opened(on_database)
+    assert isinstance(first, ChunkedStorage)
+    small_chunks(monkeypatch, first)
+    first.write("made", b"")  # tables are made once
+    calls = died((server, f"{location}/whole", options), None, False)[0].changes
+    assert len(calls) <= 60
+    assert set(calls) >= {"create", "begin", "touch", "put_chunks", "finish", "remove", "forget"}
+    ways = [(0, False)]
+    for number, name in enumerate(calls, start=1):
+        ways.append((number, False))
+        if name in ("put_chunks", "delete_chunks"):
+            ways.append((number, True))
+    for at, torn in ways:
+        remote = (server, f"{location}/{at}{'torn' if torn else ''}", options)
+        rows, run = died(remote, at, torn)
+        assert rows.is_dead
+        storage = opened(remote)
+        assert isinstance(storage, ChunkedStorage)
+        run.go_on(Standalone, storage)
+        check_nothing_unnamed_is_left(storage, rows.begun)
+    print(f"\n{location.partition(':')[0]}: {len(calls)} statements, {len(ways)} crashes")
+
+
+# -- writers that come too late ------------------------------------------------------------------
+
+
+def test_an_upload_that_was_swept_cannot_be_finished(
+    on_database: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = opened(on_database)
+    assert isinstance(storage, ChunkedStorage)
+    small_chunks(monkeypatch, storage)
+    storage.write("kept", b"k" * 10_000)
+    late = storage.open_writer("late")
+    late.write(b"x" * 9000)
+    assert storage.sweep(3600) == 0
+    assert storage.sweep(0.0) == 1
+    with pytest.raises(Unavailable, match="swept"):
+        late.close()
+    late.discard()
+    gone = storage.open_writer("gone")
+    gone.write(b"x" * 9000)
+    assert storage.sweep(0.0) == 1
+    with pytest.raises(Unavailable, match="swept"):
+        gone.write(b"x" * 9000)
+    assert [blob.path for blob in storage.list("")] == ["kept"]
+    assert bytes(storage.read("kept")) == b"k" * 10_000
+
+
+def test_a_name_is_free_again_after_its_large_blob_was_deleted(
+    on_database: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = opened(on_database)
+    assert isinstance(storage, ChunkedStorage)
+    small_chunks(monkeypatch, storage)
+    for number in range(3):
+        assert storage.create_if_absent("a", b"%d" % number * 5000) is True
+        assert storage.create_if_absent("a", b"other" * 5000) is False
+        assert bytes(storage.read("a")) == b"%d" % number * 5000
+        storage.delete("a")
+    storage.write("a", b"1" * 5000)
+    storage.write("a", b"2" * 5000)  # what an attempt that got no answer has left is replaced
+    assert bytes(storage.read_range("a", 1990, 2010)) == b"2" * 20
+    assert storage.sweep(0.0) == 0
+
+
+def test_a_second_writer_is_fenced(on_database: Remote) -> None:
+    _, location, options = on_database
+    with (
+        holdfast.open(location, "n long", "v long", options=options) as one,
+        holdfast.open(location, options=options) as two,
+    ):
+        mine, theirs = one.update(), two.update()
+        mine.put((1,), (1,))
+        theirs.put((1,), (2,))
+        theirs.commit()
+        with pytest.raises(HoldfastError) as fenced:
+            mine.commit()
+        assert isinstance(fenced.value.__cause__ or fenced.value, Conflict)
+    assert holdfast.read(location, options=options).get(1) == (2,)
+
+
+@pytest.mark.parametrize("size", [10, 5000])
+def test_an_answer_that_got_lost_is_found_out(
+    on_database: Remote, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    storage = opened(on_database)
+    assert isinstance(storage, ChunkedStorage)
+    small_chunks(monkeypatch, storage)
+    real, lost = storage.rows, []
+
+    class Losing:
+        """Carries out what makes a blob visible, once without an answer."""
+
+        def __getattr__(self, name: str) -> Any:
+            found = getattr(real, name)
+            return self._losing(found) if name in ("create", "finish") else found
+
+        @staticmethod
+        def _losing(make: Callable[..., bool]) -> Callable[..., bool]:
+            def losing(*given: Any) -> bool:
+                made = make(*given)
+                if not lost:
+                    lost.append(made)
+                    raise LOST[on_database[1].partition(":")[0]]
+                return made
+
+            return losing
+
+    storage.rows = Losing()  # type: ignore[assignment]
+    assert storage.create_if_absent("a", b"m" * size) is True
+    assert storage.create_if_absent("a", b"o" * size) is False
+    assert lost == [True]
+    assert bytes(storage.read("a")) == b"m" * size
+
+
+# -- bulk ----------------------------------------------------------------------------------------
+
+
+def test_a_partition_is_loaded_in_bulk_and_keys_are_read_locally(
+    on_database: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, location, options = on_database
+    users = pa.table({"n": pa.array(range(50_000)), "v": pa.array(range(50_000))})
+    written, fresh = ({"cache_location": str(tmp_path / name)} for name in ("written", "fresh"))
+    with (
+        holdfast.open(location, "n long", "v long", options=options, conf=written) as db,
+        db.update() as store,
+    ):
+        store.put_many(users)
+    asked: list[str] = []
+    rows = type(opened(on_database).rows)  # type: ignore[attr-defined]
+    for name in ("blob", "blobs", "get_chunks"):
+        counted(monkeypatch, rows, name, asked)
+    with holdfast.open(location, options=options, conf=fresh) as db:
+        assert db.get((49_999,)) == (49_999,)
+        loaded = len(asked)
+        assert loaded < 20
+        assert db.get_many(users.select(["n"])).column("v").to_pylist() == list(range(50_000))
+        assert [db.get((n,)) for n in range(200)] == [(n,) for n in range(200)]
+        assert len(asked) == loaded
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, asked: list[str]) -> None:
+    """Note in `asked` every call of a method."""
+    real = getattr(kind, name)
+
+    def noting(self: Any, *given: Any) -> Any:
+        asked.append(name)
+        return real(self, *given)
+
+    monkeypatch.setattr(kind, name, noting)
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+
+def refusal(call: Callable[[], object]) -> HoldfastError:
+    """What a call is refused with, at once: nothing of it is tried again."""
+    started = time.monotonic()
+    with pytest.raises(InvalidArgument) as refused:
+        call()
+    assert time.monotonic() - started < 8
+    return refused.value
+
+
+@pytest.mark.parametrize("scheme", ["cassandra", "dynamodb"])
+def test_a_server_that_is_down_at_the_start_is_asked_again_and_then_named(scheme: str) -> None:
+    (port,) = free_ports(1)
+    address = {"cassandra": f"{LOOPBACK}:{port}/state", "dynamodb": "local"}[scheme]
+    given = {"endpoint_url": f"http://{LOOPBACK}:{port}", "key": "k", "secret": "s"}
+    location, options = f"{scheme}://{address}/down", given if scheme == "dynamodb" else {}
+    for conf in (IMPATIENT, {"retry_timeout_ms": 300}):
+        started = time.monotonic()
+        with pytest.raises(Unavailable, match=r"Could not list 'versions' in .*again"):
+            holdfast.open(location, "n long", "v long", options=options, conf=conf)
+        assert time.monotonic() - started < 8
+
+
+def test_a_batch_whose_server_went_away_is_lost_and_nothing_else(on_database: Remote) -> None:
+    server, location, options = on_database
+    conf = {"retry_timeout_ms": 300}
+    with holdfast.open(location, "n long", "v long", options=options, conf=conf) as db:
+        with db.update() as store:
+            store.put((1,), (1,))
+        store = db.update()
+        store.put((1,), (2,))
+        server.kill()
+        try:
+            with pytest.raises(Unavailable, match="Try again"):
+                store.commit()
+        finally:
+            server.start()
+    with holdfast.open(location, options=options) as db:
+        assert (db.version, db.get((1,))) == (1, (1,))
+        with db.update() as store:
+            store.put((1,), (3,))
+    assert holdfast.read(location, options=options).get(1) == (3,)
+
+
+def test_a_keyspace_that_is_not_there_is_named_with_how_to_make_it(cassandra: Cassandra) -> None:
+    location = f"cassandra://{cassandra.address}/nowhere/totals"
+    for call in (
+        lambda: holdfast.open(location, "n long", "v long"),
+        lambda: holdfast.read(location),
+    ):
+        error = refusal(call)
+        assert "no keyspace nowhere" in str(error)
+        assert 'CREATE KEYSPACE "nowhere"' in str(error)
+
+
+def test_a_table_of_somebody_else_is_refused_and_left_alone(cassandra: Cassandra) -> None:
+    with cassandra.cluster() as cluster:
+        session = cluster.connect()
+        for keyspace, columns in {
+            "foreign_table": "user text PRIMARY KEY, total bigint",
+            "other_schema": "upload text, number bigint, data blob, PRIMARY KEY ((upload, number))",
+        }.items():
+            cassandra.create_keyspace(keyspace)
+            table = f"{keyspace}.holdfast_chunks"
+            session.execute(f"CREATE TABLE {table} ({columns})", timeout=60)
+            location = f"cassandra://{cassandra.address}/{keyspace}/totals"
+            error = refusal(lambda at=location: holdfast.open(at, "n long", "v long"))
+            assert table in str(error)
+            assert error.condition == "STATE_STORE_SCHEMA_MISMATCH"
+            found = session.execute(
+                "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,)
+            )
+            assert [row.table_name for row in found] == ["holdfast_chunks"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("user", "S"), ("holdfast_place", "N")])
+def test_a_dynamodb_table_of_somebody_else_is_refused_and_left_alone(
+    dynamodb: DynamoDb, name: str, kind: str
+) -> None:
+    table = f"foreign-{name}-holdfast"
+    client = dynamodb.client()
+    client.create_table(
+        TableName=table,
+        BillingMode="PAY_PER_REQUEST",
+        KeySchema=[{"AttributeName": name, "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": name, "AttributeType": kind}],
+    )
+    location = f"dynamodb://{dynamodb.region}/foreign-{name}"
+    error = refusal(lambda: holdfast.open(location, "n long", "v long", options=dynamodb.options))
+    assert table in str(error)
+    assert error.condition == "STATE_STORE_SCHEMA_MISMATCH"
+    assert client.scan(TableName=table)["Count"] == 0
+
+
+def test_wrong_and_missing_users_and_certificates_of_cassandra_are_refused_and_not_shown(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = "PLANTED-SECRET-0123456789"
+    with (
+        quick_folder() as folder,
+        Cassandra(folder, with_users=True, encrypted=True) as node,
+    ):
+        node.create_keyspace("state")
+        location = f"cassandra://{node.address}/state/totals"
+        ca = {"ca": node.options["ca"]}
+
+        def opening(given: dict[str, str]) -> Callable[[], object]:
+            return lambda: holdfast.open(location, "n long", "v long", options=given)
+
+        for options in (ca, {**ca, "username": "cassandra", "password": planted}):
+            error = refusal(opening(options))
+            assert error.condition == "STATE_STORE_ACCESS_DENIED"
+            assert "username" in str(error)
+            assert planted not in f"{error!r} {error} {error.__cause__!r}"
+        assert "not trusted" in str(refusal(opening({"tls": "true"})))
+        assert "option ca" in str(refusal(opening({"ca": "/nowhere.pem"})))
+        for name, text in node.options.items():
+            monkeypatch.setenv(f"HOLDFAST_CASSANDRA_{name.upper()}", text)
+        with holdfast.open(location, "n long", "v long") as db, db.update() as store:
+            store.put((1,), (2,))
+        command = [sys.executable, "-c", "from holdfast.cli import main; main()"]
+        done = subprocess.run([*command, "get", location, "1", "--json"], capture_output=True,
+                              text=True, timeout=60)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert '"v": 2' in done.stdout
+    assert planted not in caplog.text
+
+
+def test_missing_keys_of_dynamodb_are_refused(
+    dynamodb: DynamoDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    bare = {"endpoint_url": dynamodb.url}
+    error = refusal(lambda: holdfast.read(f"dynamodb://{dynamodb.region}/bare", options=bare))
+    assert error.condition == "STATE_STORE_ACCESS_DENIED"
+    assert "credentials" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("location", "options", "said"),
+    [
+        ("cassandra://host/state", {}, "cassandra://host:port/keyspace/name"),
+        ("cassandra://host/no-such/x", {}, "cannot be a keyspace"),
+        ("cassandra://me:PLANTED@host/state/x", {}, "do not belong into an address"),
+        ("cassandra://host/state/x", {"passwords": "PLANTED"}, "no option 'passwords'"),
+        ("cassandra://host/state/x", {"consistency": "PLANTED"}, "local_quorum, quorum"),
+        ("cassandra://host/state/x", {"tls": "PLANTED"}, "true or false"),
+        ("cassandra://no-such-host.invalid/state/x", {}, "No such host"),
+        ("dynamodb://eu-west-1", {}, "dynamodb://region/table-prefix"),
+        ("dynamodb://eu-west-1/a b", {}, "cannot begin the name of a table"),
+        ("dynamodb://eu-west-1/x", {"region": "PLANTED"}, "The region is in the address"),
+        (
+            "dynamodb://eu-west-1/x",
+            {"endpoint_url": "http://no-such-host.invalid:1", "key": "k", "secret": "PLANTED"},
+            "No such host",
+        ),
+    ],
+)
+def test_what_cannot_be_an_address_or_option_is_refused_at_once(
+    location: str, options: dict[str, str], said: str
+) -> None:
+    error = refusal(lambda: holdfast.read(location, options=options))
+    assert said in str(error)
+    assert "PLANTED" not in str(error)

@@ -1,0 +1,211 @@
+"""Random processors give what Spark's own APIs give: every output, and the state at each end."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from custom_cases import (
+    CELLS,
+    KINDS,
+    ROWS,
+    CustomCase,
+    coverage,
+    plan,
+    seed_schema,
+    seeds,
+    tables,
+)  # fmt: skip
+from custom_outcomes import difference, run_case, short
+from outcomes import in_order, plain
+from pyspark.sql import SparkSession
+from recordings import RECORDED_CUSTOM, CustomRecording
+
+from holdfast.testing import StateTestDriver
+
+_SOAK_PARTS = 6
+_LIVE = 60
+_DELAYS_MS = {"0 seconds": 0, "1 minute": 60_000, "10 minutes": 600_000}
+
+
+def _recorded() -> list[Path]:
+    return sorted(RECORDED_CUSTOM.glob("*.json"))
+
+
+def _disagreement(spark: SparkSession, case: CustomCase, folder: Path) -> str | None:
+    """How Holdfast and the Spark of this session differ on a case; None where they agree."""
+    native = run_case(spark, case, folder / "native", native=True)
+    own = run_case(spark, case, folder / "own", native=False)
+    said = difference(native, own)
+    return None if said is None else f"{said}\nin the case {case}"
+
+
+def _difference_to_recording(spark: SparkSession, path: Path, folder: Path) -> str | None:
+    recording = CustomRecording.load(path)
+    found = run_case(spark, recording.case, folder, native=False)
+    said = difference(recording.outcome, found)
+    return None if said is None else f"{path.name}: {said}\nin the case {recording.case}"
+
+
+@pytest.mark.spark
+def test_recorded_processors_give_what_spark_gave(spark: SparkSession, tmp_path: Path) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    for path in random.Random(seed).sample(_recorded(), 8):
+        assert _difference_to_recording(spark, path, tmp_path / path.stem) is None
+
+
+@pytest.mark.spark
+def test_live_processors_give_what_spark_gives(spark: SparkSession, tmp_path: Path) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    for number, case in enumerate(plan(seed, 2)):
+        assert _disagreement(spark, case, tmp_path / str(number)) is None
+
+
+@pytest.mark.spark
+@pytest.mark.soak  # `make test` replays eight of them
+@pytest.mark.parametrize("part", range(_SOAK_PARTS))
+def test_all_recorded_processors_give_what_spark_gave(
+    spark: SparkSession, tmp_path: Path, part: int
+) -> None:
+    if part == 0:
+        print("Recorded cases by kind and API:")
+        print(coverage([CustomRecording.load(path).case for path in _recorded()]))
+    failures = []
+    for path in _recorded()[part::_SOAK_PARTS]:
+        said = _difference_to_recording(spark, path, tmp_path / path.stem)
+        print(f"{'agrees' if said is None else 'DIFFERS'} {path.stem}")
+        failures += [said] if said else []
+    assert not failures, "\n\n".join(failures)
+
+
+@pytest.mark.spark
+@pytest.mark.soak  # `make test` tries two live
+@pytest.mark.parametrize("part", range(_SOAK_PARTS))
+def test_60_random_processors_give_what_spark_gives(
+    spark: SparkSession, tmp_path: Path, part: int, request: pytest.FixtureRequest
+) -> None:
+    seed = int(request.config.getoption("randomly_seed"))  # the same in every part
+    cases = plan(seed, _LIVE)
+    if part == 0:
+        print(f"PySpark {spark.version}; cases by kind and API:")
+        print(coverage(cases))
+    print(f"seed {seed}, cases {part} and every {_SOAK_PARTS}th after it")
+    failures = []
+    for number, case in list(enumerate(cases))[part::_SOAK_PARTS]:
+        said = _disagreement(spark, case, tmp_path / str(number))
+        print(f"{'agrees' if said is None else 'DIFFERS'} {case.label} {' '.join(case.cell)}")
+        failures += [said] if said else []
+    assert not failures, "\n\n".join(failures)
+
+
+# -- the test driver ---------------------------------------------------------------------------
+
+
+def test_the_test_driver_gives_what_spark_gave_on_every_recorded_processor_of_rows() -> None:
+    tried = 0
+    for path in _recorded():
+        recording = CustomRecording.load(path)
+        case = recording.case
+        if case.api != ROWS or case.of.is_batch or case.of.is_chained or case.kind == "columns":
+            continue  # the driver runs streams, of one operator, on the columns they come with
+        told = [row for start in recording.outcome for rows in start["outputs"] for row in rows]
+        assert _driven(case) == in_order(told), path.name
+        tried += 1
+    assert tried >= 15
+
+
+def _driven(case: CustomCase) -> list[list[Any]]:
+    """What a case gives when the test driver runs it."""
+    kind = case.of
+    driver = StateTestDriver(
+        kind.make(), case.keys, case.schema, case.output, time_mode=kind.time,
+        watermark=("ts", _DELAYS_MS[case.delay]) if kind.has_watermark else None,
+        partitions=case.partitions,
+    )  # fmt: skip
+    driver.set_clock(1_000_000)
+    if kind.has_start:
+        driver.preload(seeds(case), seed_schema(case))
+    given: list[Any] = []
+    batches = [table.to_pylist() for table in tables(case)]
+    for count in case.starts:
+        for rows in batches[:count]:
+            kept = [row for row in rows if kind.takes_nulls or row["v"] is not None]
+            given += driver.push(kept, idle=False)
+            driver.advance_clock(1000, idle=False)
+        batches = batches[count:]
+        if kind.time == "EventTime":
+            given += driver.tick()
+    driver.close()
+    return in_order([[short(plain(cell)) for cell in _then(case, row)] for row in given])
+
+
+def _then(case: CustomCase, row: Any) -> list[Any]:
+    """A row after what follows the processor."""
+    if case.then != "select":
+        return list(row)
+    text = json.dumps({"what": row.what}, ensure_ascii=False, separators=(",", ":"))
+    return [text, None if row.n is None else row.n + 1]
+
+
+# -- the suite itself --------------------------------------------------------------------------
+
+
+def test_recordings_are_small_and_hold_every_kind_of_every_api() -> None:
+    recordings = [CustomRecording.load(path) for path in _recorded()]
+    assert len(recordings) >= 60
+    assert sum(path.stat().st_size for path in _recorded()) < 1_000_000
+    cases = [recording.case for recording in recordings]
+    assert {case.cell for case in cases} == set(CELLS)
+    for setting in ("mode", "delay", "late_s", "nulls", "restarts", "partitions", "then"):
+        assert len({getattr(case, setting) for case in cases}) >= 2, setting
+    for api in {api for api, _ in KINDS}:
+        assert {case.mode for case in cases if case.api == api} == {"Update", "Append"}
+
+
+def test_a_case_is_the_same_when_made_again() -> None:
+    assert plan(5, 60) == plan(5, 60)
+    assert plan(5, 60) != plan(6, 60)
+    case = plan(5, 1)[0]
+    assert CustomCase.from_json(case.json()) == case
+
+
+def test_a_difference_in_one_cell_is_noticed() -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    rnd = random.Random(seed)
+    for path in _recorded():
+        outcome = CustomRecording.load(path).outcome
+        assert difference(outcome, outcome) is None
+        changed = copy.deepcopy(outcome)
+        rows = [
+            row
+            for start in changed
+            for rows in (*start["outputs"], *start["state"])
+            for row in rows
+            if row
+        ]
+        row = rnd.choice(rows)
+        row[rnd.randrange(len(row))] = "another"
+        assert difference(outcome, changed) is not None
+
+
+def test_every_test_idea_of_pysparks_own_suites_names_what_holds_it() -> None:
+    page = (Path(__file__).parent / "pyspark_ideas.md").read_text()
+    lines = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| ")][1:]
+    assert len(lines) >= 30
+    known = {kind for _, kind in KINDS}
+    for idea, _, holders in lines:
+        kinds = re.findall(r"kind `([^`]+)`", holders)
+        tests = re.findall(r"tests/([\w/]+\.py)::(\w+)", holders)
+        assert kinds or tests or "differs" in holders or "cases" in holders or "`" in holders, idea
+        assert set(kinds) <= known, idea
+        for path, name in tests:
+            body = (Path(__file__).parents[1] / path).read_text()
+            assert f"def {name}(" in body, f"{idea}: {name}"

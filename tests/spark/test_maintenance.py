@@ -1,0 +1,196 @@
+"""Merging goes on beside a stream: where it is due, told in progress, and after a waiting batch."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast
+from holdfast import stateful
+from holdfast.engine.manifest import Manifest
+from holdfast.spark.located_rdd import StateStoreRDD
+from holdfast.spark.query import StatefulQuery
+
+pytestmark = pytest.mark.spark
+
+
+class Stream:
+    """Counts by name, a batch for each call; maintenance runs when a test says so."""
+
+    def __init__(self, query: StatefulQuery, folder: Path, checkpoint: Path) -> None:
+        self.query, self._folder, self._checkpoint = query, folder, checkpoint
+        self._expected: Counter[str] = Counter()
+
+    def arrive(self, *names: str) -> None:
+        rows = "".join(json.dumps({"k": name}) + "\n" for name in names)
+        aside = self._checkpoint.with_name("aside.json")
+        aside.write_text(rows)
+        aside.rename(self._folder / f"{len(list(self._folder.iterdir())):03}.json")
+        self._expected.update(names)
+
+    def batch(self, *names: str) -> None:
+        self.arrive(*names)
+        self.query.processAllAvailable()
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.query._loop.manifest
+
+    def kinds(self) -> list[list[str]]:
+        """The segments of each partition, newest first."""
+        return [[ref.kind for ref in entry.segments] for _, _, entry in self.manifest.partitions()]
+
+    def figures(self) -> dict[str, int]:
+        told = self.query.lastProgress
+        assert told is not None
+        return dict(told.stateOperators[0].customMetrics)
+
+    def check(self) -> None:
+        rows = holdfast.read(self._checkpoint).scan().to_pylist()
+        assert {row["k"]: row["count"] for row in rows} == self._expected
+
+
+@contextmanager
+def running(spark: SparkSession, folder: Path, **settings: int) -> Iterator[Stream]:
+    source = folder / "in"
+    source.mkdir(exist_ok=True)
+    names = {
+        "deltas": "spark.sql.streaming.stateStore.minDeltasForSnapshot",
+        "lag": "spark.holdfast.snapshotLag",
+        "fanout": "spark.holdfast.mergeFanout",
+    }
+    for name, value in settings.items():
+        spark.conf.set(names[name], value)
+    try:
+        query = (
+            stateful(spark.readStream.schema("k string").json(str(source))).groupBy("k").count()
+            .writeStream.outputMode("update").format("noop")
+            .option("checkpointLocation", str(folder / "cp"))
+            .start()
+        )  # fmt: skip
+    finally:
+        for name in settings:
+            spark.conf.unset(names[name])
+    assert isinstance(query, StatefulQuery)
+    try:
+        yield Stream(query, source, folder / "cp")
+    finally:
+        query.stop()
+
+
+def test_what_is_due_is_merged_and_told_in_progress(spark: SparkSession, tmp_path: Path) -> None:
+    with running(spark, tmp_path, deltas=3) as stream:
+        for name in "abc":
+            stream.batch(*[name] * 5, "d", "e", "f", "g")
+        assert all("snapshot" not in kinds for kinds in stream.kinds())
+        assert stream.figures()["numSnapshotsWritten"] == 0
+        stream.query._maintain()
+        stream.batch("h")
+        partitions = len(stream.kinds())
+        assert all(kinds[-1] == "snapshot" for kinds in stream.kinds() if len(kinds) > 0)
+        figures = stream.figures()
+        assert 0 < figures["numSnapshotsWritten"] <= partitions
+        assert figures["mergedSizeBytes"] > 0
+        assert figures["maintenanceTimeMs"] > 0
+        stream.batch("h")
+        assert stream.figures()["numSnapshotsWritten"] == 0
+        stream.check()
+
+
+def test_no_job_runs_where_nothing_is_due(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[int] = []
+    plain = StateStoreRDD.run_one
+
+    def counted(rdd: StateStoreRDD, partition: int, work: Any) -> Any:
+        jobs.append(partition)
+        return plain(rdd, partition, work)
+
+    monkeypatch.setattr(StateStoreRDD, "run_one", counted)
+    with running(spark, tmp_path, deltas=2) as stream:
+        stream.batch("a")
+        stream.query._maintain()
+        assert jobs == []
+        stream.batch("a")
+        stream.query._maintain()
+        assert len(jobs) == 1, "of the partition that has two deltas"
+        stream.query._maintain()
+        assert len(jobs) == 1, "its snapshot waits for the next version"
+
+
+def test_a_partition_whose_snapshot_lags_is_snapshotted_by_force(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    everyone = [f"user {number}" for number in range(20_000)]
+    with running(spark, tmp_path, deltas=1, lag=4, fanout=20) as stream:
+        stream.batch(*everyone)
+        stream.query._maintain()
+        for _ in range(3):
+            stream.batch("user 1")
+            stream.query._maintain()
+        held = [kinds for kinds in stream.kinds() if kinds[0] == "delta"]
+        assert held == [["delta", "delta", "delta", "snapshot"]], "they weigh little"
+        stream.batch("user 1")
+        stream.query._maintain()
+        stream.batch("user 1")
+        assert [kinds for kinds in stream.kinds() if kinds[0] == "delta"] == [["delta", "snapshot"]]
+        assert stream.figures()["numSnapshotsWritten"] == 1
+        stream.check()
+
+
+def test_the_most_lagging_come_first_and_are_told_once(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(spark, tmp_path, deltas=1, lag=2) as stream:
+        for _ in range(5):
+            stream.batch(*"abcdefgh")
+        due = stream.query._loop.due_merges()
+        assert len(due) == len(stream.kinds()) > 1
+        stream.query._loop.merge(due[-1])
+        stream.batch(*"abcdefgh")
+        assert stream.query._loop.due_merges()[-1] == due[-1], "its snapshot is the newest"
+    said = [record.message for record in caplog.records if "no snapshot of the last" in record.msg]
+    assert len(said) == 1
+    assert "maintenanceInterval" in said[0]
+
+
+def test_snapshots_of_earlier_runs_do_not_lag(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(spark, tmp_path, deltas=1, lag=2) as stream:
+        for _ in range(5):
+            stream.batch(*"abcdefgh")
+            stream.query._maintain()
+        stream.batch(*"abcdefgh")
+    with running(spark, tmp_path, deltas=1, lag=2) as stream:
+        stream.batch(*"abcdefgh")
+        assert stream.query._loop.due_merges()
+    assert not [record for record in caplog.records if "no snapshot of the last" in record.msg]
+
+
+def test_a_batch_that_waits_goes_before_the_next_merge(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(spark, tmp_path) as stream:
+        stream.batch("a")
+        versions: list[int] = []
+
+        def merging(place: object) -> None:
+            if not versions:
+                stream.arrive("b")
+                assert stream.query._batch_waits.wait(60)
+            versions.append(stream.query.version)
+
+        monkeypatch.setattr(stream.query._loop, "due_merges", lambda: [(0, "default", 0)] * 2)
+        monkeypatch.setattr(stream.query._loop, "merge", merging)
+        stream.query._maintain()
+        assert versions == [1, 2]
+        stream.check()

@@ -1,0 +1,227 @@
+"""How a view is brought from version to version, in a view that is a dictionary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import holdfast
+from holdfast.database import viewing
+from holdfast.errors import InvalidArgument, Unavailable
+from holdfast.types import parse_schema
+from holdfast.views import View, ViewSchema, ViewSpec, open_view
+from holdfast.views.view import Standing
+
+TOTALS = {"key": "user string", "value": "total long"}
+Rows = dict[Any, tuple[int, Any]]
+
+
+class Kept:
+    """What a database keeps."""
+
+    def __init__(self) -> None:
+        self.rows: Rows = {}
+        self.encoded: Rows | None = None
+        self.through: int | None = None
+        self.calls: list[str] = []
+        self.fails_at: str | None = None
+
+
+class DictView(View):
+    """Keeps the newest version of a key, and what went as None."""
+
+    number_sizes = (0.0, 1e308)
+    is_by_columns = True
+
+    def __init__(self, spec: ViewSpec, kept: Kept) -> None:
+        self.spec, self._kept = spec, kept
+
+    def _did(self, what: str) -> None:
+        self._kept.calls.append(what)
+        if self._kept.fails_at == what:
+            raise Unavailable("The dictionary is away.")
+
+    def prepare(self, owner: str, root: str) -> Standing:
+        self._did("prepare")
+        return Standing(self._kept.through, self._kept.encoded is not None)
+
+    def add_encoded(self) -> None:
+        self._did("add")
+        self._kept.encoded = {}
+
+    def _table(self, encoded: bool) -> Rows:
+        if not encoded:
+            return self._kept.rows
+        assert self._kept.encoded is not None
+        return self._kept.encoded
+
+    def _set(self, version: int, rows: pa.Table, encoded: bool, is_put: bool) -> None:
+        names = self.spec.schema.keys.names
+        for row in rows.to_pylist():
+            key = tuple(row[name] for name in names)
+            before = self._table(encoded).get(key, (-1, None))
+            if before[0] < version:
+                value = tuple(row[name] for name in self.spec.schema.values.names)
+                self._table(encoded)[key] = (version, value if is_put else None)
+
+    def write(self, version: int, rows: pa.Table, *, encoded: bool) -> None:
+        self._set(version, rows, encoded, True)
+        self._did("write")
+
+    def remove(self, version: int, rows: pa.Table, *, encoded: bool) -> None:
+        self._set(version, rows, encoded, False)
+        self._did("remove")
+
+    def remove_older(self, version: int, *, has_encoded: bool) -> int:
+        self._did("older")
+        removed = 0
+        for encoded in (False, True) if has_encoded else (False,):
+            table = self._table(encoded)
+            for key, (of, value) in table.items():
+                if of < version and value is not None:
+                    table[key] = (version, None)
+                    removed += 1
+        return removed
+
+    def note(self, version: int) -> None:
+        self._did("note")
+        self._kept.through = max(version, self._kept.through or 0)
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
+    kept = Kept()
+    monkeypatch.setattr(viewing, "open_view", lambda spec: DictView(spec, kept))
+    return kept
+
+
+def _open(root: Path, **more: Any) -> holdfast.Database:
+    return holdfast.open(root, **{**TOTALS, **more}, view="cassandra://host/keyspace/table")
+
+
+def _put(db: holdfast.Database, totals: dict[str | None, int | None]) -> None:
+    with db.update() as store:
+        for user, total in totals.items():
+            if total is None:
+                store.remove((user,))
+            else:
+                store.put((user,), (total,))
+
+
+def _shown(rows: Rows) -> dict[Any, Any]:
+    return {key[0]: value[0] for key, (_, value) in rows.items() if value is not None}
+
+
+def test_each_version_brings_its_changes_alone(kept: Kept, tmp_path: Path) -> None:
+    with _open(tmp_path) as db:
+        _put(db, {"a": 1, "b": 1})
+        _put(db, {"b": None, "c": 2})
+    assert kept.rows == {("a",): (1, (1,)), ("b",): (2, None), ("c",): (2, (2,))}
+    assert kept.through == 2
+    assert kept.calls.count("older") == 1  # when it was made
+
+
+def test_odd_keys_get_a_table_when_the_first_comes(kept: Kept, tmp_path: Path) -> None:
+    with _open(tmp_path) as db:
+        _put(db, {"a": 1})
+        assert kept.encoded is None
+        _put(db, {None: 2, "": 3})
+        assert kept.encoded == {(None,): (2, (2,)), ("",): (2, (3,))}
+        _put(db, {None: None})
+    assert _shown(kept.encoded) == {"": 3}
+    assert kept.calls.count("add") == 1
+
+
+@pytest.mark.parametrize("where", ["write", "note"])
+def test_what_failed_is_made_good_by_the_next_commit(
+    kept: Kept, tmp_path: Path, where: str
+) -> None:
+    with _open(tmp_path) as db:
+        _put(db, {"a": 1, "b": 1})
+        kept.fails_at = where
+        with pytest.raises(Unavailable, match=r"Version 2 of .* is committed, and its view is not"):
+            _put(db, {"a": 2, "c": 2})
+        assert db.version == 2
+        assert db.get(("a",)) == (2,)
+        kept.fails_at = None
+        _put(db, {"b": None})
+        assert _shown(kept.rows) == {"a": 2, "c": 2}
+    assert kept.through == 3
+
+
+def test_sync_view_catches_up(kept: Kept, tmp_path: Path) -> None:
+    with _open(tmp_path) as db:
+        kept.fails_at = "write"
+        with pytest.raises(Unavailable):
+            _put(db, {"a": 1})
+        kept.fails_at = None
+        db.sync_view()
+    assert _shown(kept.rows) == {"a": 1}
+
+
+def test_evicted_and_expired_keys_are_removed(kept: Kept, tmp_path: Path) -> None:
+    more = {"key": "user string, end long", "key_index_ordinal": 1, "partitions": 3}
+    with _open(tmp_path, **more) as db:
+        with db.update() as store:
+            for number in range(30):
+                store.put((f"u{number}", number), (number,), expires_ms=100 + number)
+        with db.update() as store:
+            store.put(("u3", 3), (-3,))
+            store.put(("u20", 20), (-20,))  # stays, now without an expiry
+            store.evict(9)
+        with db.update() as store:
+            store.expire(125)
+        state = db.scan()
+    expected = dict(zip(state.column("user").to_pylist(), state.column("total").to_pylist(),
+                        strict=True))  # fmt: skip
+    assert sorted(expected) == ["u20", "u26", "u27", "u28", "u29"]
+    assert _shown(kept.rows) == expected
+
+
+def test_a_view_behind_by_more_than_a_version_is_filled(kept: Kept, tmp_path: Path) -> None:
+    with _open(tmp_path) as db:
+        _put(db, {"a": 1, "b": 1})
+    with holdfast.open(tmp_path) as db:
+        _put(db, {"b": None})
+        _put(db, {"c": 3})
+    with _open(tmp_path):
+        assert _shown(kept.rows) == {"a": 1, "c": 3}
+    assert kept.through == 3
+
+
+def test_a_view_of_a_later_version_is_refused(kept: Kept, tmp_path: Path) -> None:
+    kept.through = 7
+    with pytest.raises(InvalidArgument, match=r"shows version 7 of .*, whose newest is 0"):
+        _open(tmp_path)
+
+
+def test_names_that_views_use_are_refused() -> None:
+    keys, values = parse_schema("user string"), parse_schema("_version long")
+    with pytest.raises(InvalidArgument, match="cannot have a column '_version'"):
+        ViewSchema(keys, values)
+    with pytest.raises(InvalidArgument, match="two columns 'user'"):
+        ViewSchema(keys, parse_schema("user long"))
+
+
+@pytest.mark.parametrize(
+    "location", ["/tmp/table", "s3://bucket/table", "redis://host/table", "table"]
+)
+def test_a_place_that_has_no_views_is_refused(location: str) -> None:
+    schema = ViewSchema(parse_schema("user string"), parse_schema("total long"))
+    with pytest.raises(InvalidArgument, match=r"A view is at cassandra://host:port/keyspace/table"):
+        open_view(ViewSpec(location, schema))
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["cassandra://host/keyspace", "cassandra://host/k/my-table", "cassandra://u:hunter2@h/k/t",
+     "dynamodb://region", "dynamodb://region/a/b", "dynamodb://key:hunter2@region/t"],
+)  # fmt: skip
+def test_a_place_that_is_not_whole_is_refused_without_credentials(location: str) -> None:
+    schema = ViewSchema(parse_schema("user string"), parse_schema("total long"))
+    with pytest.raises(InvalidArgument) as refused:
+        open_view(ViewSpec(location, schema))
+    assert "hunter2" not in str(refused.value)

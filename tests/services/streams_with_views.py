@@ -60,6 +60,27 @@ def counted_by_pandas(frame: Any) -> Any:
     )
 
 
+def _added(keys: Any, rows: Any, state: Any, times: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    by_key = rows.group_by("_group").aggregate([("amount", "sum"), ("amount", "min")])
+    by_key = by_key.sort_by("_group")
+    total = pc.add(pc.if_else(state["_exists"], state["total"], 0), by_key["amount_sum"])
+    kept = pc.not_equal(by_key["amount_min"], 0)
+    return (
+        pa.table({"total": total, "_exists": kept}),
+        pa.table({"user": keys["user"], "total": total}),
+    )
+
+
+def added_in_arrow(frame: Any) -> Any:
+    """Users' totals; a user who pays 0 is forgotten."""
+    return frame.groupBy("user").transformWithStateInArrow(
+        _added, "user string, total long", "total long", "Update", "None"
+    )
+
+
 class Stream:
     """A stream of files, one a batch, whose state is shown in a view."""
 

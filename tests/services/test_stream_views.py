@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from streams_with_views import Stream, counted_by_pandas, processed
+from streams_with_views import Stream, added_in_arrow, counted_by_pandas, processed
 from view_databases import InCassandra, InDynamoDb, ViewDatabase
 
 from holdfast.errors import InvalidArgument, Unavailable
@@ -109,6 +109,14 @@ def test_the_state_of_a_function_by_pandas_is_a_struct(stream: Stream) -> None:
     assert stream.rows("user string, state struct<n:long>, _version long") == [
         ("a", (2,), 2), ("b", (1,), 1),
     ]  # fmt: skip
+
+
+def test_a_processor_of_arrow_tables_shows_its_state(stream: Stream) -> None:
+    stream.add(("a", 1), ("b", 2), ("c", 3))
+    stream.add(("a", 5), ("b", 0))
+    stream.run(added_in_arrow)
+    columns = "user string, total long, _version long"
+    assert stream.rows(columns) == [("a", 6, 2), ("c", 3, 1)]
 
 
 def test_a_view_that_is_added_later_is_filled_and_one_that_lags_too(stream: Stream) -> None:

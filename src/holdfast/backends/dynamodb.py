@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from holdfast.backends.aws_client import code_of, title_of
 from holdfast.backends.chunked import BlobRow, ChunkedStorage, Place, Rows, UploadRow
 from holdfast.backends.dynamodb_client import (
     BUSY_REASONS,
@@ -27,7 +28,6 @@ from holdfast.backends.dynamodb_client import (
     MISSING,
     DynamoDbOptions,
     client_of,
-    code_of,
     passes,
     reasons_of,
     refusal,
@@ -85,7 +85,7 @@ class _DynamoDbRows(Rows):
         return passes(error)
 
     def mapped(self, error: Exception, failed: str) -> HoldfastError:
-        failed = f"{failed}{code_of(error) or type(error).__name__}."
+        failed = f"{failed}{title_of(error)}."
         if (refused := refusal(error, failed)) is not None:
             return refused
         if not self.passes(error):

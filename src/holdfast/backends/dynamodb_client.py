@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    HTTPClientError,
-    IncompleteReadError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    ResponseStreamingError,
-)
+from botocore.exceptions import BotoCoreError, ClientError
 
+from holdfast.backends.aws_client import (
+    AwsOptions,
+    code_of,
+    is_lost,
+    is_unknown_host,
+    is_unreached,
+    lacks_credentials,
+    new_client,
+    status_of,
+    title_of,
+)
 from holdfast.backends.retrying import retried
 from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
 
 T = TypeVar("T")
 IN_FLIGHT = 32
 """Requests that one process has on their way at a time."""
-_CONNECT_S, _READ_S = 10, 60
 _DENIED = frozenset({
     "AccessDenied", "AccessDeniedException", "ExpiredTokenException", "IncompleteSignature",
     "IncompleteSignatureException", "InvalidSignatureException", "MissingAuthenticationToken",
@@ -45,33 +43,17 @@ _BUSY = frozenset({
 BUSY_REASONS = frozenset({
     "ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict",
 })  # fmt: skip
-_LOST = (
-    ConnectTimeoutError, EndpointConnectionError, HTTPClientError, IncompleteReadError,
-    ResponseStreamingError,
-)  # fmt: skip
 CONDITION_FAILED = "ConditionalCheckFailedException"
 MISSING = "ResourceNotFoundException"
 IN_USE = "ResourceInUseException"
 
 
-@dataclass(frozen=True)
-class DynamoDbOptions:
-    """How DynamoDB is reached; what is None comes from boto3's usual places."""
+@dataclass(frozen=True, kw_only=True)
+class DynamoDbOptions(AwsOptions):
+    """How DynamoDB is reached."""
 
-    endpoint_url: str | None = None
-    key: str | None = field(default=None, repr=False)
-    secret: str | None = field(default=None, repr=False)
-    token: str | None = field(default=None, repr=False)
-
-    @classmethod
-    def of(cls, given: Mapping[str, str]) -> DynamoDbOptions:
-        """Refuses an unknown name, without its value."""
-        if unknown := sorted(set(given) - set(cls.__dataclass_fields__)):
-            raise InvalidArgument(
-                f"DynamoDB has no option {unknown[0]!r}; it has "
-                f"{', '.join(cls.__dataclass_fields__)}. The region is in the address."
-            )
-        return cls(**given)
+    whose = "DynamoDB"
+    hint = " The region is in the address."
 
 
 @dataclass(frozen=True)
@@ -130,8 +112,7 @@ class Client:
                 raise failure
 
     def _mapped(self, error: BotoCoreError | ClientError, what: str) -> HoldfastError:
-        code = code_of(error) or type(error).__name__
-        failed = f"Could not {what} at {self._location}: {code}."
+        failed = f"Could not {what} at {self._location}: {title_of(error)}."
         if (refused := refusal(error, failed)) is not None:
             return refused
         if not passes(error):
@@ -142,32 +123,12 @@ class Client:
 @lru_cache(maxsize=16)
 def client_of(pid: int, region: str, options: DynamoDbOptions) -> Any:
     """A client of this process: its connections must not be shared with a fork of it."""
-    # A session of its own: boto3's common one may not be used by several threads at once.
-    return boto3.session.Session().client(
-        "dynamodb",
-        endpoint_url=options.endpoint_url,
-        region_name=region,
-        aws_access_key_id=options.key,
-        aws_secret_access_key=options.secret,
-        aws_session_token=options.token,
-        config=Config(
-            connect_timeout=_CONNECT_S,
-            read_timeout=_READ_S,
-            max_pool_connections=IN_FLIGHT,
-            # One place decides what is tried again, and for how long.
-            retries={"mode": "standard", "total_max_attempts": 1},
-        ),
-    )
+    return new_client("dynamodb", region, options, IN_FLIGHT)
 
 
 @lru_cache(maxsize=1)
 def _pool_of(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(IN_FLIGHT, "holdfast-dynamodb")
-
-
-def code_of(error: Exception) -> str:
-    """What DynamoDB calls a failure; empty for one that is not its own."""
-    return str(error.response["Error"].get("Code", "")) if isinstance(error, ClientError) else ""
 
 
 def reasons_of(error: Exception) -> set[str]:
@@ -179,31 +140,20 @@ def reasons_of(error: Exception) -> set[str]:
 
 def passes(error: Exception) -> bool:
     """Whether a request may do better the next time. Requires: twice is as good as once."""
-    if _is_unknown_host(error):
-        return False
-    if isinstance(error, ClientError):
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        busy = code_of(error) in _BUSY or not BUSY_REASONS.isdisjoint(reasons_of(error))
-        return busy or int(status) >= 500
-    return isinstance(error, _LOST)
+    busy = code_of(error) in _BUSY or not BUSY_REASONS.isdisjoint(reasons_of(error))
+    return busy or is_lost(error) or is_unreached(error) or status_of(error) >= 500
 
 
 def refusal(error: Exception, failed: str) -> InvalidArgument | None:
     """What to say where somebody has to change something first; None where nobody has."""
-    lacks = isinstance(error, NoCredentialsError | PartialCredentialsError)
-    if lacks or code_of(error) in _DENIED:
+    if lacks_credentials(error) or code_of(error) in _DENIED:
         return InvalidArgument(
             f"{failed} Set credentials that may describe, create, read and write tables there: "
             "options key and secret, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile.",
             condition="STATE_STORE_ACCESS_DENIED",
         )
-    if _is_unknown_host(error):
+    if is_unknown_host(error):
         return InvalidArgument(
             f"{failed} No such host: check the region in the address, and endpoint_url."
         )
     return None
-
-
-def _is_unknown_host(error: Exception) -> bool:
-    reason = error.kwargs.get("error") if isinstance(error, EndpointConnectionError) else None
-    return type(reason).__name__ in ("NameResolutionError", "gaierror")

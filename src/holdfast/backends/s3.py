@@ -9,27 +9,26 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import boto3
 import pyarrow as pa
-from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    HTTPClientError,
-    IncompleteReadError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    ResponseStreamingError,
-)
+from botocore.exceptions import BotoCoreError, ClientError
 
+from holdfast.backends.aws_client import (
+    AwsOptions,
+    code_of,
+    is_lost,
+    is_unknown_host,
+    is_unreached,
+    lacks_credentials,
+    new_client,
+    status_of,
+    title_of,
+)
 from holdfast.backends.retrying import retried
 from holdfast.conf import StateStoreConf
 from holdfast.engine.storage import (
@@ -45,7 +44,6 @@ from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
 T = TypeVar("T")
 _PART_BYTES = 8 << 20
 """A blob up to this size is one PUT; a larger one is uploaded in parts of it."""
-_CONNECT_S, _READ_S = 10, 60
 _CONNECTIONS = 32
 _MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
 _DENIED = frozenset({
@@ -58,26 +56,12 @@ _ELSEWHERE = frozenset({
 _BUSY = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestTimeout"})
 
 
-@dataclass(frozen=True)
-class _Options:
-    """How a client reaches its server; what is None comes from boto3's usual places."""
+@dataclass(frozen=True, kw_only=True)
+class _Options(AwsOptions):
+    whose = "A root on S3"
 
-    endpoint_url: str | None = None
     region: str | None = None
     path_style: str | None = None
-    key: str | None = field(default=None, repr=False)
-    secret: str | None = field(default=None, repr=False)
-    token: str | None = field(default=None, repr=False)
-
-    @classmethod
-    def of(cls, given: Mapping[str, str]) -> _Options:
-        """Refuses an unknown name, without its value."""
-        if unknown := sorted(set(given) - set(cls.__dataclass_fields__)):
-            raise InvalidArgument(
-                f"A root on S3 has no option {unknown[0]!r}; it has "
-                f"{', '.join(cls.__dataclass_fields__)}."
-            )
-        return cls(**given)
 
 
 class S3Storage(Storage):
@@ -116,7 +100,7 @@ class S3Storage(Storage):
             try:
                 return int(self.client.head_object(**self.place(path))["ContentLength"])
             except ClientError as error:
-                if _code(error) in _MISSING:
+                if code_of(error) in _MISSING:
                     return None
                 raise
 
@@ -130,7 +114,7 @@ class S3Storage(Storage):
             try:
                 self.client.put_object(**self.place(path), Body=data, IfNoneMatch="*")
             except ClientError as error:
-                if _status(error) == 412:
+                if status_of(error) == 412:
                     return False
                 raise
             return True
@@ -222,9 +206,9 @@ class S3Storage(Storage):
                     raise TooLarge(path)
                 body: bytes = found["Body"].read()
             except ClientError as error:
-                if _status(error) == 416:
+                if status_of(error) == 416:
                     return b""
-                if _code(error) in _MISSING:
+                if code_of(error) in _MISSING:
                     raise BlobNotFound(path) from None
                 raise
             return body
@@ -232,9 +216,9 @@ class S3Storage(Storage):
         return pa.py_buffer(self.call("read", path, get))
 
     def _mapped(self, error: BotoCoreError | ClientError, what: str, path: str) -> HoldfastError:
-        code = _code(error) if isinstance(error, ClientError) else type(error).__name__
+        code = title_of(error)
         failed = f"Could not {what} {path or 'the root'!r} in {self._location}: {code}."
-        if code in _DENIED or isinstance(error, NoCredentialsError | PartialCredentialsError):
+        if code in _DENIED or lacks_credentials(error):
             return InvalidArgument(
                 f"{failed} Set credentials that may read, write, list and delete there: options "
                 "key and secret, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile.",
@@ -246,9 +230,9 @@ class S3Storage(Storage):
             )
         if code in _ELSEWHERE:
             return InvalidArgument(f"{failed} The bucket is in another region: set it as `region`.")
-        if _is_unknown_host(error):
+        if is_unknown_host(error):
             return InvalidArgument(f"{failed} No such host: check endpoint_url.")
-        if _status(error) in (400, 404, 405) or not _passes(error):
+        if status_of(error) in (400, 404, 405) or not _passes(error):
             return Unavailable(f"{failed} The server does not take the request as it is.")
         return Unavailable(f"{failed} Try again; `holdfast doctor` checks the root.")
 
@@ -314,7 +298,7 @@ class _S3Writer(BlobWriter):
                 )
             except ClientError as error:
                 # An earlier call may have done it and its answer got lost.
-                done = _code(error) == "NoSuchUpload"
+                done = code_of(error) == "NoSuchUpload"
                 if not (done and self._storage.size(self._path) == self._size):
                     raise
 
@@ -330,7 +314,7 @@ def _unless_over() -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        if _code(error) != "NoSuchUpload":
+        if code_of(error) != "NoSuchUpload":
             raise
 
 
@@ -338,51 +322,14 @@ def _unless_over() -> Iterator[None]:
 def _client_of(pid: int, options: _Options) -> Any:
     """A client of this process: its connections must not be shared with a fork of it."""
     style = {"true": "path", "false": "virtual"}.get(str(options.path_style).lower(), "auto")
-    # A session of its own: boto3's common one may not be used by several threads at once.
-    return boto3.session.Session().client(
-        "s3",
-        endpoint_url=options.endpoint_url,
-        region_name=options.region,
-        aws_access_key_id=options.key,
-        aws_secret_access_key=options.secret,
-        aws_session_token=options.token,
-        config=Config(
-            connect_timeout=_CONNECT_S,
-            read_timeout=_READ_S,
-            max_pool_connections=_CONNECTIONS,
-            # One place decides what is tried again, and for how long.
-            retries={"mode": "standard", "total_max_attempts": 1},
-            s3={"addressing_style": style},
-        ),
-    )
-
-
-def _code(error: Exception) -> str:
-    return str(error.response["Error"].get("Code", "")) if isinstance(error, ClientError) else ""
-
-
-def _status(error: Exception) -> int:
-    if not isinstance(error, ClientError):
-        return 0
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return new_client("s3", options.region, options, _CONNECTIONS, s3={"addressing_style": style})
 
 
 def _had_no_effect(error: Exception) -> bool:
     """Whether a request was surely not carried out, and may be the next time."""
-    if isinstance(error, EndpointConnectionError | ConnectTimeoutError):
-        return not _is_unknown_host(error)
-    return _status(error) in (409, 429, 503) or _code(error) in _BUSY
+    return is_unreached(error) or status_of(error) in (409, 429, 503) or code_of(error) in _BUSY
 
 
 def _passes(error: Exception) -> bool:
     """Whether a request may do better the next time. Requires: twice is as good as once."""
-    if _is_unknown_host(error):
-        return False
-    if isinstance(error, HTTPClientError | IncompleteReadError | ResponseStreamingError):
-        return True
-    return _had_no_effect(error) or _status(error) >= 500
-
-
-def _is_unknown_host(error: Exception) -> bool:
-    reason = error.kwargs.get("error") if isinstance(error, EndpointConnectionError) else None
-    return type(reason).__name__ in ("NameResolutionError", "gaierror")
+    return is_lost(error) or _had_no_effect(error) or status_of(error) >= 500

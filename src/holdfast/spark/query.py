@@ -33,8 +33,10 @@ from holdfast.spark.watching import Watch
 log = logging.getLogger(__name__)
 _IDLE_POLL_MS = 50
 _PAUSE_S = 0.01
-_TAKEN_BATCH = "CONCURRENT_STREAM_LOG_UPDATE"
-"""What Spark calls it when another driver has written to its log."""
+_TAKEN_BATCH = re.compile(
+    "CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming (jobs detected|queries are concurrently using)"
+)
+"""How Spark's logs of batches and files say that another driver has written to them."""
 _CANCELLED = re.compile("Interrupted|cancelled")
 _INTERRUPTED = (
     "py4j.protocol.Py4JJavaError: An error occurred while calling a batch of a query that was "
@@ -68,6 +70,8 @@ class StatefulQuery:
         self._maintenance: Periodic | None = None
         self._watch = Watch(self._conf)
         self._failure: BaseException | None = None
+        self._end_told: BaseException | None = None
+        """What ended Spark's query, once it was asked for."""
         self._ending = threading.Lock()
         self._ended = False
         self._stopping = False
@@ -280,16 +284,19 @@ class StatefulQuery:
     def _told(self, error: BaseException | None) -> BaseException | None:
         """What ended Spark's query, in Holdfast's words where another driver did.
 
-        Spark's own log is the first to notice when nothing but that was left to write.
+        A driver that was overtaken fails wherever it notices first: in a batch, in Spark's logs.
         """
-        if error is None or _TAKEN_BATCH not in str(error):
-            return error
-        conflict = self._loop.overtaken() or Conflict(
-            f"Another driver goes on with the checkpoint {self._spec.checkpoint}: it has taken the "
-            "batch that this one was about to take. This one must stop."
-        )
-        conflict.__cause__ = error
-        return conflict
+        if error is not None and self._end_told is None:
+            conflict = self._loop.overtaken()
+            if conflict is None and _TAKEN_BATCH.search(str(error)):
+                conflict = Conflict(
+                    f"Another driver goes on with the checkpoint {self._spec.checkpoint}: it has "
+                    "taken the batch that this one was about to take. This one must stop."
+                )
+            if conflict is not None:
+                conflict.__cause__ = error
+            self._end_told = conflict or error
+        return self._end_told
 
     def explain(self, extended: bool = False) -> None:
         """Spark's plan for the rows that reach the first operator."""

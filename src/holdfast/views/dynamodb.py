@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from botocore.exceptions import ClientError
 
+from holdfast.backends.aws_client import code_of
 from holdfast.backends.dynamodb_client import (
     CONDITION_FAILED,
     IN_USE,
@@ -25,7 +26,6 @@ from holdfast.backends.dynamodb_client import (
     Client,
     DynamoDbOptions,
     Place,
-    code_of,
 )
 from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.types import Field

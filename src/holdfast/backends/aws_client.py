@@ -1,0 +1,110 @@
+"""What clients of S3 and DynamoDB have in common: options, connections, the kinds of failure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ResponseStreamingError,
+)
+
+from holdfast.errors import InvalidArgument
+
+_CONNECT_S, _READ_S = 10, 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwsOptions:
+    """How a service is reached; what is None comes from boto3's usual places."""
+
+    whose: ClassVar[str]
+    """Who has these options, as a refusal says it, and what more it says."""
+    hint: ClassVar[str] = ""
+
+    endpoint_url: str | None = None
+    key: str | None = field(default=None, repr=False)
+    secret: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Self:
+        """Refuses an unknown name, without its value."""
+        names = [each.name for each in fields(cls)]
+        if unknown := sorted(set(given) - set(names)):
+            raise InvalidArgument(
+                f"{cls.whose} has no option {unknown[0]!r}; it has {', '.join(names)}.{cls.hint}"
+            )
+        return cls(**given)
+
+
+def new_client(
+    service: str, region: str | None, options: AwsOptions, connections: int, **more: Any
+) -> Any:
+    """A client for threads of one process; its connections must not be shared with a fork of it."""
+    # A session of its own: boto3's common one may not be used by several threads at once.
+    return boto3.session.Session().client(
+        service,
+        endpoint_url=options.endpoint_url,
+        region_name=region,
+        aws_access_key_id=options.key,
+        aws_secret_access_key=options.secret,
+        aws_session_token=options.token,
+        config=Config(
+            connect_timeout=_CONNECT_S,
+            read_timeout=_READ_S,
+            max_pool_connections=connections,
+            # One place decides what is tried again, and for how long.
+            retries={"mode": "standard", "total_max_attempts": 1},
+            **more,
+        ),
+    )
+
+
+def code_of(error: Exception) -> str:
+    """What the service calls a failure; empty for one that is not its own."""
+    return str(error.response["Error"].get("Code", "")) if isinstance(error, ClientError) else ""
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status of a failure; 0 for one that is not the service's own."""
+    if not isinstance(error, ClientError):
+        return 0
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def title_of(error: Exception) -> str:
+    """What a failure is called, by the service or by its client."""
+    return code_of(error) or type(error).__name__
+
+
+def is_unreached(error: Exception) -> bool:
+    """Whether the request did not come as far as the service, which may be there later."""
+    unconnected = isinstance(error, EndpointConnectionError | ConnectTimeoutError)
+    return unconnected and not is_unknown_host(error)
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether the connection failed, so that nobody knows what became of the request."""
+    return isinstance(error, HTTPClientError | IncompleteReadError | ResponseStreamingError)
+
+
+def lacks_credentials(error: Exception) -> bool:
+    """Whether the client found none to send."""
+    return isinstance(error, NoCredentialsError | PartialCredentialsError)
+
+
+def is_unknown_host(error: Exception) -> bool:
+    """Whether there is no such host."""
+    reason = error.kwargs.get("error") if isinstance(error, EndpointConnectionError) else None
+    return type(reason).__name__ in ("NameResolutionError", "gaierror")

@@ -16,8 +16,10 @@ from holdfast.backends.local import LocalStorage
 from holdfast.conf import StateStoreConf
 from holdfast.engine import hashing
 from holdfast.engine.chain import SegmentCache
+from holdfast.engine.committer import Committer
 from holdfast.engine.segment import Layout
 from holdfast.engine.storage import Runtime
+from holdfast.engine.versions import RecentVersions, VersionLog
 from holdfast.errors import (
     Conflict,
     IllegalState,
@@ -432,6 +434,27 @@ def test_in_a_query_a_commit_only_prepares(root: Path) -> None:
     assert delta.startswith("3/7/1-")
     store.discard()
     assert files(root) == []
+
+
+def test_in_a_query_a_chain_at_its_limit_is_merged_every_time(root: Path) -> None:
+    conf = StateStoreConf(max_segments=6)
+    storage, runtime = LocalStorage(root), Runtime.system()
+    versions = VersionLog(storage, runtime)
+    provider = make(root, conf, in_query=True, versions=RecentVersions(storage, runtime))
+    newest = versions.publish(provider._empty_manifest(), 1, None)
+    committer = Committer(versions, runtime, conf)
+    lengths, merges = [], 0
+    for number in range(40):
+        store = provider.get_store(newest.version)
+        store.put((f"k{number}",), (number,))
+        store.commit()
+        newest = committer.commit(newest, None, [store.prepared], runtime.new_id())
+        entry = newest.entry(3, "default", 7)
+        lengths.append(len(entry.segments))
+        merges += len(store.prepared.swaps)
+    assert max(lengths) <= 7
+    assert 4 <= merges <= 12  # each is handed in once
+    assert provider.get_read_store(newest.version).metrics.num_keys == 40
 
 
 @pytest.mark.parametrize(

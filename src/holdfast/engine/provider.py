@@ -340,6 +340,8 @@ class EngineProvider(StateStoreProvider):
 
     def _merge_inside_batch(self, chain: Chain) -> None:
         """A chain at its limit is merged before the batch goes on: reads must stay quick."""
+        if self._in_query:  # nobody tells it here that a version took its merges in
+            self._swaps = [swap for swap in self._swaps if fits(chain.entry.segments, swap)]
         if len(chain.entry.segments) >= self._conf.max_segments and not self._swaps:
             self._merge(chain)
 

@@ -21,7 +21,7 @@ from holdfast.engine.filenames import (
     tag_path,
 )
 from holdfast.engine.manifest import encode
-from holdfast.engine.retention import clean
+from holdfast.engine.retention import Cleaner
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
 from holdfast.errors import InvalidArgument
@@ -134,7 +134,8 @@ def test_strange_files_in_a_root_disturb_nobody_and_stay() -> None:
     assert versions.newest() == 3
     assert versions.tags() == {}
     versions.tag("kept", 2)
-    done = clean(versions, runtime, StateStoreConf(min_versions_to_retain=2, grace_period_ms=0))
+    conf = StateStoreConf(min_versions_to_retain=2, grace_period_ms=0)
+    done = Cleaner(versions, runtime, conf).clean()
     assert done.versions == [1]
     assert done.files == []
     left = {blob.path for blob in storage.list("")}

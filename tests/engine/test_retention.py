@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.engine.filenames import manifest_path, pack_path, retiring_path
 from holdfast.engine.manifest import SegmentRef, encode
-from holdfast.engine.retention import Kept, clean, dead_files, retired_versions
+from holdfast.engine.retention import Cleaner, Kept, dead_files, retired_versions
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions import VersionLog
 from holdfast.errors import Corruption, VersionNotFound
@@ -184,7 +186,7 @@ def test_a_clean_leaves_what_the_kept_versions_need(storage: MemoryStorage) -> N
     storage.write(path(4, 66), b"of a loser")
     storage.write(pack_path(4, attempt(67)), b"of a loser")
     storage.write(path(5, 68), b"of a commit under way")
-    done = clean(VersionLog(storage, runtime()), runtime(), CONF)
+    done = Cleaner(VersionLog(storage, runtime()), runtime(), CONF).clean()
     assert done.versions == [1, 2]
     assert sorted(done.files) == [path(4, 66), pack_path(4, attempt(67))]
     assert names(storage) == {
@@ -200,7 +202,7 @@ def test_inputs_go_once_nothing_falls_back_on_them(storage: MemoryStorage) -> No
     write(storage, 3, [ref(3), merged])
     write(storage, 4, [ref(4), again])
     write(storage, 5, [ref(5), ref(4), again])
-    clean(VersionLog(storage, runtime()), runtime(), CONF)
+    Cleaner(VersionLog(storage, runtime()), runtime(), CONF).clean()
     assert path(1) not in names(storage)
     assert path(2) not in names(storage)
     assert {path(3), merged.path("0/0"), again.path("0/0")} <= names(storage)
@@ -210,13 +212,64 @@ def test_a_second_clean_finds_nothing(storage: MemoryStorage) -> None:
     for version in range(1, 6):
         write(storage, version, [ref(n) for n in range(version, 0, -1)])
     log = VersionLog(storage, runtime())
-    assert clean(log, runtime(), CONF).versions == [1, 2, 3]
-    again = clean(log, runtime(), CONF)
+    assert Cleaner(log, runtime(), CONF).clean().versions == [1, 2, 3]
+    again = Cleaner(log, runtime(), CONF).clean()
     assert (again.versions, again.files) == ([], [])
 
 
+class Reading(MemoryStorage):
+    """Notes which blobs are read or deleted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def read(self, path: str) -> pa.Buffer:
+        self.calls.append(path)
+        return super().read(path)
+
+    def delete(self, path: str) -> None:
+        self.calls.append(path)
+        super().delete(path)
+
+
+def test_of_versions_that_stay_each_is_read_once_but_the_newest() -> None:
+    storage = Reading()
+    three_versions(storage)
+    cleaner = Cleaner(VersionLog(storage, runtime()), runtime(), CONF)
+    cleaner.clean()
+    write(storage, 4, [ref(4), ref(3)])
+    storage.calls.clear()
+    assert cleaner.clean().versions == [2]
+    assert [path for path in storage.calls if path == "versions/2"] == ["versions/2"]  # deleted
+    assert {"versions/3", "versions/4"} <= set(storage.calls)
+    storage.calls.clear()
+    done = cleaner.clean()
+    assert (done.versions, done.files) == ([], [])
+    assert "versions/3" not in storage.calls
+    assert {path(4), path(3)} <= names(storage)
+
+
+def test_nobody_waits_while_versions_are_read_and_files_deleted() -> None:
+    storage = Reading()
+    for version in range(1, 6):
+        write(storage, version, [ref(version)])
+    entered = []
+
+    @contextmanager
+    def quiet() -> Iterator[None]:
+        entered.append("in")
+        yield
+        entered.append("out")
+        assert storage.calls == []
+
+    Cleaner(VersionLog(storage, runtime()), runtime(), CONF).clean(quiet=quiet())
+    assert entered == ["in", "out"]
+    assert {"versions/5", path(1)} <= set(storage.calls)
+
+
 def test_an_empty_root_can_be_cleaned(storage: MemoryStorage) -> None:
-    done = clean(VersionLog(storage, runtime()), runtime(), CONF)
+    done = Cleaner(VersionLog(storage, runtime()), runtime(), CONF).clean()
     assert (done.versions, done.files) == ([], [])
 
 
@@ -226,10 +279,10 @@ def test_a_tagged_version_keeps_its_files_until_it_is_untagged(storage: MemorySt
     log.tag("first", 1)
     for version in (2, 3, 4):
         write(storage, version, [ref(version)])
-    assert clean(log, runtime(), CONF).versions == [2]
+    assert Cleaner(log, runtime(), CONF).clean().versions == [2]
     assert path(1) in names(storage)
     log.untag("first")
-    assert clean(log, runtime(), CONF).versions == [1]
+    assert Cleaner(log, runtime(), CONF).clean().versions == [1]
     assert path(1) not in names(storage)
 
 
@@ -239,7 +292,7 @@ def test_a_damaged_tag_stops_the_clean_before_anything_is_removed(storage: Memor
     storage.write("tags/first", b"HOLDFAST-TAG 1 0000 {}\n")
     before = names(storage)
     with pytest.raises(Corruption, match="nothing is cleaned up"):
-        clean(VersionLog(storage, runtime()), runtime(), CONF)
+        Cleaner(VersionLog(storage, runtime()), runtime(), CONF).clean()
     assert names(storage) == before
 
 
@@ -264,7 +317,7 @@ def test_a_tag_made_while_versions_retire_is_refused_or_kept() -> None:
                 told.append("tagged")
 
         storage.before(call, where, tag)
-        clean(log, runtime(), CONF)
+        Cleaner(log, runtime(), CONF).clean()
         assert (storage.size("versions/1") is not None) == (told[-1] == "tagged")
         assert (log.read_tag("mine") == 1) == (told[-1] == "tagged")
         assert storage.list("retiring") == []
@@ -285,10 +338,10 @@ def test_what_a_crashed_clean_marked_is_forgotten_once_it_is_gone(storage: Memor
     storage.write(retiring_path(attempt(50)), b'{"versions": [1]}')
     with pytest.raises(VersionNotFound):
         log.tag("mine", 1)
-    clean(log, runtime(), CONF)
+    Cleaner(log, runtime(), CONF).clean()
     assert storage.list("retiring") == []
     storage.write(retiring_path(attempt(51)), b'{"versions": [1]}')
-    clean(log, runtime(), CONF)
+    Cleaner(log, runtime(), CONF).clean()
     assert storage.list("retiring") == []
 
 
@@ -311,7 +364,7 @@ def test_merges_are_asked_for_after_the_files_were_listed() -> None:
         storage.write(path(3, 8, "merge"), b"data")
 
     storage.before("list", "", merge_becomes_visible)
-    clean(log, runtime(), CONF, lambda: set(waiting))
+    Cleaner(log, runtime(), CONF).clean(lambda: set(waiting))
     assert path(3, 8, "merge") in names(storage)
 
 
@@ -323,6 +376,6 @@ def test_only_old_temporary_files_are_swept(tmp_path: Path) -> None:
         file.write_bytes(b"unfinished")
     an_hour_ago = time.time() - 3_600
     os.utime(old, (an_hour_ago, an_hour_ago))
-    clean(VersionLog(storage, runtime()), runtime(), CONF)
+    Cleaner(VersionLog(storage, runtime()), runtime(), CONF).clean()
     assert not old.exists()
     assert young.exists(), "a minute is the least, however short the grace period"

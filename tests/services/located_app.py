@@ -210,7 +210,8 @@ def main() -> None:
         .start()
     )
     assert isinstance(query, StatefulQuery)
-    query._loop._needs_partitions = True  # rows of whatever size are read from state by tasks
+    # Rows of whatever size are read from state by tasks.
+    query._loop._delivery.needs_partitions = True
     for number in range(batches):
         started = time.monotonic()
         (folder / "files" / f"{number}.parquet").rename(arriving / f"{number}.parquet")

@@ -64,8 +64,8 @@ def run(
     return delivered
 
 
-def copy(source: Path, target: Path) -> None:
-    done = CliRunner().invoke(app, ["copy", str(source), str(target), "--yes"])
+def copy(source: Path, target: Path, *more: str) -> None:
+    done = CliRunner().invoke(app, ["copy", str(source), str(target), "--yes", *more])
     assert done.exit_code == 0, done.output
 
 
@@ -102,6 +102,22 @@ def test_a_stream_goes_on_from_a_copy_as_if_it_had_not_been_moved(
             run(spark, source, counted, checkpoint, **left)
     assert holdfast.read(checkpoint).version == 2
     assert run(spark, source, counted, checkpoint, stateLocation=str(third))[-1][0] == 5
+
+
+def test_a_stream_whose_driver_died_goes_on_from_a_copy_of_its_newest_version(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, checkpoint, moved = tmp_path / "in", tmp_path / "cp", tmp_path / "moved"
+    write_batches(source, seed=9, batches=2)
+    delivered = run(spark, source, counted, checkpoint)
+    for note in (checkpoint / "holdfast" / "delivered").iterdir():
+        note.unlink()  # the dead leave none
+    copy(checkpoint, moved, "--versions", "newest")
+    write_batches(source, seed=9, batches=3)
+    again = run(spark, source, counted, checkpoint, stateLocation=str(moved))
+    assert [version for version, _ in again] == [2, 3]
+    assert again[0] == delivered[-1]
+    assert [delivered[0], *again] == run(spark, source, counted, tmp_path / "whole")
 
 
 def test_what_waits_for_delivery_is_delivered_from_the_copy(

@@ -65,6 +65,8 @@ def running(spark: SparkSession, folder: Path, **settings: int) -> Iterator[Stre
         "deltas": "spark.sql.streaming.stateStore.minDeltasForSnapshot",
         "lag": "spark.holdfast.snapshotLag",
         "fanout": "spark.holdfast.mergeFanout",
+        "keep": "spark.sql.streaming.minBatchesToRetain",
+        "grace": "spark.holdfast.gracePeriod",
     }
     for name, value in settings.items():
         spark.conf.set(names[name], value)
@@ -174,6 +176,60 @@ def test_snapshots_of_earlier_runs_do_not_lag(
         stream.batch(*"abcdefgh")
         assert stream.query._loop.due_merges()
     assert not [record for record in caplog.records if "no snapshot of the last" in record.msg]
+
+
+def test_a_partition_that_cannot_be_merged_does_not_keep_the_others_waiting(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    with running(spark, tmp_path, deltas=3) as stream:
+        for name in "abc":
+            stream.batch(*[name] * 5, "d", "e", "f", "g")
+        loop, done = stream.query._loop, []
+        merge, clean = loop.merge, loop.clean
+
+        def merging(place: Any) -> None:
+            if place == loop_due[0]:
+                raise MemoryError("no room")
+            merge(place)
+            done.append(place)
+
+        loop_due = loop.due_merges()
+        assert len(loop_due) >= 2
+        monkeypatch.setattr(loop, "merge", merging)
+        monkeypatch.setattr(loop, "clean", lambda quiet: (clean(quiet), done.append("cleaned")))
+        stream.query._maintain()
+        assert done == [*loop_due[1:], "cleaned"]
+        assert "no room" in caplog.text
+        stream.check()
+
+
+def test_a_run_too_short_for_maintenance_cleans_up_at_its_end(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for _ in range(3):
+        with running(spark, tmp_path, keep=2, grace=0) as stream:
+            for name in "ab":
+                stream.batch(name)
+    versions = [path.name for path in (tmp_path / "cp" / "holdfast" / "versions").iterdir()]
+    assert sorted(versions) == ["5", "6"]
+    packs = tmp_path / "cp" / "holdfast" / "packs"
+    assert len(list(packs.iterdir())) <= 6
+    assert holdfast.read(tmp_path / "cp").get("a") == (3,)
+
+
+def test_small_deltas_of_many_partitions_do_not_all_travel_to_the_driver(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.spark.loop._MOST_INLINE_BYTES", 4000)
+    with running(spark, tmp_path) as stream:
+        partitions = len(stream.kinds())
+        stream.batch(*(f"user {number}" for number in range(1000)))
+        for _, _, entry in stream.manifest.partitions():
+            (delta,) = entry.segments
+            assert delta.info.size > 4000 // partitions
+            assert delta.pack is None
+        stream.check()
 
 
 def test_a_batch_that_waits_goes_before_the_next_merge(

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 import holdfast
 from holdfast import stateful
+from holdfast.errors import Unavailable
 from holdfast.spark import hadoop
 from holdfast.spark.filesink import FileSink
 
@@ -269,6 +270,35 @@ def test_a_disk_without_links_is_renamed_on_by_hadoop(
     assert not hadoop.rename_if_absent(spark, str(tmp_path / "a"), str(tmp_path / "b"))
     assert not hadoop.rename_if_absent(spark, str(tmp_path / "nothing"), str(tmp_path / "c"))
     assert (tmp_path / "b").read_text() == "b"
+
+
+def test_a_rename_that_did_nothing_is_told_and_tried_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(hadoop, "_link", lambda source, target: None)
+        patched.setattr(hadoop, "_rename", lambda *given: False)
+        patched.setattr(FileSink, "_plan", lambda *given: {"1-a/part": "part"})
+        aside = tmp_path / "out" / "_holdfast" / "None" / "1-a"
+        aside.mkdir(parents=True)
+        (aside / "part").write_text("rows")
+        with pytest.raises(Unavailable, match=r"Could not move a finished file to .*; try again"):
+            sink_in(tmp_path).deliver(spark.range(9), 1)
+        assert (aside / "part").exists()
+
+
+def test_a_plan_whose_answer_got_lost_is_carried_out(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = hadoop.create_if_absent
+
+    def unheard(session: SparkSession, path: str, text: str) -> bool:
+        create(session, path, text)
+        return False
+
+    monkeypatch.setattr(hadoop, "create_if_absent", unheard)
+    sink_in(tmp_path).deliver(spark.range(9), 1)
+    assert numbers(spark, tmp_path) == list(range(9))
 
 
 def test_a_run_that_was_overtaken_delivers_nothing_more(

@@ -20,7 +20,7 @@ from holdfast.engine.commit import Prepared
 from holdfast.engine.committer import Committer
 from holdfast.engine.maintenance import Periodic
 from holdfast.engine.manifest import Manifest, PartitionEntry
-from holdfast.engine.retention import clean
+from holdfast.engine.retention import Cleaner
 from holdfast.engine.statestore import EngineStateStore
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions import VersionLog
@@ -72,6 +72,7 @@ class Database:
         self._store = manifest.operators[OPERATOR][DEFAULT_STORE_NAME]
         self._shape = StoreShape.of_entry(self._store)
         self._committer = Committer(versions, runtime, conf)
+        self._cleaner = Cleaner(versions, runtime, conf)
         self._lock = threading.RLock()
         self._maintenance: Periodic | None = None
         self._closed = False
@@ -218,8 +219,7 @@ class Database:
                 provider.do_snapshot(force=snapshot)
             except Exception:
                 log.warning("Error performing snapshot and cleaning up %s", provider, exc_info=True)
-        with self._lock:
-            clean(self._versions, self.runtime, self._conf, self._waiting_files)
+        self._cleaner.clean(self._waiting_files, self._lock)
 
     def sync_view(self) -> None:
         """Bring the view, if there is one, to the newest version this handle knows.

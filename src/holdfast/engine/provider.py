@@ -26,7 +26,7 @@ from holdfast.engine.manifest import (
     StoreEntry,
     fingerprint,
 )
-from holdfast.engine.retention import clean
+from holdfast.engine.retention import Cleaner
 from holdfast.engine.rows import Rows
 from holdfast.engine.segment import SegmentInfo, SegmentWriter
 from holdfast.engine.statestore import EngineReadStateStore, EngineStateStore
@@ -128,7 +128,7 @@ class EngineProvider(StateStoreProvider):
         """Files of merges under way."""
         self._lock = threading.RLock()
         self._commits = threading.Lock()
-        """Held to commit and to clean up: a clean-up must know every merge a commit may use."""
+        """Held to commit, and while a clean-up asks which merges a commit may use."""
         self._closed = False
 
     @abstractmethod
@@ -158,6 +158,7 @@ class EngineProvider(StateStoreProvider):
         self._storage = self._given_storage or self._open_storage(location, hadoop_conf or {})
         self._versions = self._given_versions or VersionLog(self._storage, self._runtime)
         self._committer = Committer(self._versions, self._runtime, store_confs)
+        self._cleaner = Cleaner(self._versions, self._runtime, store_confs)
         self._cache = self._new_cache()
         self._check_stored()
 
@@ -404,8 +405,7 @@ class EngineProvider(StateStoreProvider):
     def cleanup(self) -> None:
         """Remove versions beyond retention and files nothing needs. In a query the driver does."""
         if not self._in_query:
-            with self._commits:
-                clean(self._versions, self._runtime, self._conf, self.waiting_files)
+            self._cleaner.clean(self.waiting_files, self._commits)
 
     @property
     def finished_merges(self) -> tuple[Swap, ...]:

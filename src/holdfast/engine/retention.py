@@ -1,9 +1,11 @@
-"""Which files may go. The rules are pure; `clean` lists, decides and deletes."""
+"""Which files may go. The rules are pure; a `Cleaner` lists, decides and deletes."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from holdfast.conf import StateStoreConf
@@ -23,6 +25,16 @@ class Kept:
 
     committed_at_ms: int
     files: frozenset[str]
+    directories: frozenset[str] = frozenset()
+    """Where its stores keep their files."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, *, is_newest: bool) -> Kept:
+        """A version's; its output, too, as long as it may not have been delivered."""
+        waiting = {part["path"] for part in manifest.outbox} if is_newest else set()
+        # Versions share most of their files, and so their names.
+        files = frozenset(sys.intern(path) for path in manifest.files() | waiting)
+        return cls(manifest.committed_at_ms, files, frozenset(manifest.directories()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,52 +96,65 @@ def dead_files(
     return dead
 
 
-def clean(
-    versions: VersionLog,
-    runtime: Runtime,
-    conf: StateStoreConf,
-    waiting: Callable[[], Collection[str]] = frozenset,
-) -> CleanUp:
-    """Delete what the rules say: manifests first, so that none ever lacks a file.
+class Cleaner:
+    """Cleans one root, again and again; a version that does not change any more it reads once."""
 
-    `waiting` gives the files of merges that wait to be swapped in, those under way included.
-    """
-    storage = versions.storage
-    found = [blob.path for blob in storage.list("")]
-    spared = waiting()
-    tagged = set(versions.tags().values())
-    now_ms = runtime.clock_ms()
-    manifests = {v: versions.load(v) for v in versions.versions()}
-    # Other stores of this partition may keep their files, with manifests of their own, below.
-    own = {PACKS, OUTBOXES}.union(*(manifest.directories() for manifest in manifests.values()))
-    listed = [path for path in found if path.rpartition("/")[0] in own]
-    retired = versions.retire(
-        retired_versions(
-            {v: manifest.committed_at_ms for v, manifest in manifests.items()},
-            tagged,
-            conf.min_versions_to_retain,
-            now_ms,
-            conf.grace_period_ms,
+    def __init__(self, versions: VersionLog, runtime: Runtime, conf: StateStoreConf) -> None:
+        self._versions, self._runtime, self._conf = versions, runtime, conf
+        self._known: dict[int, Kept] = {}
+
+    def clean(
+        self,
+        waiting: Callable[[], Collection[str]] = frozenset,
+        quiet: AbstractContextManager[object] | None = None,
+    ) -> CleanUp:
+        """Delete what the rules say: manifests first, so that none ever lacks a file.
+
+        `waiting` gives the files of merges that wait to be swapped in, those under way included.
+        While `quiet` is entered, nobody may be at work on merges it does not give; it is left
+        before anything is read of the versions or deleted.
+        """
+        versions, conf, now_ms = self._versions, self._conf, self._runtime.clock_ms()
+        storage = versions.storage
+        with quiet or nullcontext():
+            found = [blob.path for blob in storage.list("")]
+            spared = waiting()
+        tagged = set(versions.tags().values())
+        manifests = self._read(versions.versions())
+        # Other stores of this partition may keep their files, with manifests of their own, below.
+        own = {PACKS, OUTBOXES}.union(*(each.directories for each in manifests.values()))
+        listed = [path for path in found if path.rpartition("/")[0] in own]
+        retired = versions.retire(
+            retired_versions(
+                {version: each.committed_at_ms for version, each in manifests.items()},
+                tagged,
+                conf.min_versions_to_retain,
+                now_ms,
+                conf.grace_period_ms,
+            )
         )
-    )
-    kept = {
-        v: Kept(manifest.committed_at_ms, _needed(manifest, v == max(manifests)))
-        for v, manifest in manifests.items()
-        if v not in set(retired)
-    }
-    files = dead_files(listed, kept, spared, now_ms, conf.grace_period_ms)
-    for path in files:
-        storage.delete(path)
-    storage.sweep(max(conf.grace_period_ms / 1000, _LEAST_SWEEP_AGE_S))
-    if retired or files:
-        log.info(
-            "Removed %d versions and %d files from %s/%s",
-            len(retired), len(files), storage.location, VERSIONS,
-        )  # fmt: skip
-    return CleanUp(retired, files)
+        gone = set(retired)
+        kept = {version: each for version, each in manifests.items() if version not in gone}
+        files = dead_files(listed, kept, spared, now_ms, conf.grace_period_ms)
+        for path in files:
+            storage.delete(path)
+        storage.sweep(max(conf.grace_period_ms / 1000, _LEAST_SWEEP_AGE_S))
+        if retired or files:
+            log.info(
+                "Removed %d versions and %d files from %s/%s",
+                len(retired), len(files), storage.location, VERSIONS,
+            )  # fmt: skip
+        return CleanUp(retired, files)
 
-
-def _needed(manifest: Manifest, is_newest: bool) -> frozenset[str]:
-    """The files of a version; its output, too, as long as it may not have been delivered."""
-    waiting = {part["path"] for part in manifest.outbox} if is_newest else set()
-    return frozenset(manifest.files() | waiting)
+    def _read(self, there: Sequence[int]) -> dict[int, Kept]:
+        """What the rules want to know of the versions that are there."""
+        newest = max(there, default=0)
+        known = self._known
+        read = {
+            version: known.get(version)
+            or Kept.of(self._versions.load(version), is_newest=version == newest)
+            for version in there
+        }
+        # One that has a successor is history; the newest may yet turn out to be a stray.
+        self._known = {version: each for version, each in read.items() if version < newest}
+        return read

@@ -89,9 +89,10 @@ class FileSink(Sink):
         self._check_not_overtaken(session, version)
         if hadoop.create_if_absent(session, f"{self._aside}/{version}.plan", text):
             return names
-        hadoop.delete(session, f"{self._aside}/{folder}")
         plan = self._plan(session, version)
         assert plan is not None
+        if plan != names:  # it is ours where the answer to a first try got lost
+            hadoop.delete(session, f"{self._aside}/{folder}")
         return plan
 
     def _check_not_overtaken(self, session: SparkSession, version: int) -> None:

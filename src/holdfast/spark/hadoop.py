@@ -126,7 +126,7 @@ def rename_if_absent(session: SparkSession, source: str, target: str) -> bool:
 
     False when the name is taken, or when someone else has renamed the source. Exactly one of
     several callers wins on a local disk and on HDFS. An object store has no such rename: there
-    the target is looked for first.
+    the target is looked for first. Raises Unavailable when the file has still to get its name.
     """
     system, from_path = _path(session, source)
     _, to_path = _path(session, target)
@@ -136,10 +136,15 @@ def rename_if_absent(session: SparkSession, source: str, target: str) -> bool:
         moved = _link(Path(from_path.toUri().getPath()), Path(to_path.toUri().getPath()))
         if moved is not None:
             return moved
+    failed = f"Could not move a finished file to {target}; try again."
     try:
-        return _rename(session, system, from_path, to_path)
+        moved = _rename(session, system, from_path, to_path)
+        is_left = not moved and system.exists(from_path) and not system.exists(to_path)
     except Py4JJavaError as error:
-        raise Unavailable(f"Could not move a finished file to {target}; try again.") from error
+        raise Unavailable(failed) from error
+    if is_left:
+        raise Unavailable(failed)
+    return moved
 
 
 def _link(source: Path, target: Path) -> bool | None:

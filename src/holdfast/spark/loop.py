@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -16,14 +15,20 @@ from holdfast.backends.locations import open_storage
 from holdfast.conf import BESIDE_CHECKPOINT, StateStoreConf
 from holdfast.engine.commit import Place, Prepared
 from holdfast.engine.committer import Committer
-from holdfast.engine.filenames import DELIVERED, delivered_path
 from holdfast.engine.manifest import Manifest
 from holdfast.engine.reshaping import emptied, untouched
-from holdfast.engine.retention import clean
+from holdfast.engine.retention import Cleaner
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
-from holdfast.errors import Conflict, IllegalState, InvalidArgument, Unavailable
-from holdfast.spark import hadoop, jvm
+from holdfast.errors import (
+    Conflict,
+    IllegalState,
+    InvalidArgument,
+    Unavailable,
+    VersionNotFound,
+)
+from holdfast.spark import jvm
+from holdfast.spark.delivery import Delivery
 from holdfast.spark.fencing import fenced
 from holdfast.spark.located_rdd import Locality, StateStoreRDD
 from holdfast.spark.locations import marked_place, state_root, storage_options
@@ -40,35 +45,19 @@ from holdfast.spark.opening import (
 )
 from holdfast.spark.operators import TaskSettings
 from holdfast.spark.pairing import check_next_batch, check_pair, moment_of, note_pair
+from holdfast.spark.progress import VersionReport
 from holdfast.spark.sinks import Sink
 from holdfast.spark.spec import QuerySpec
 from holdfast.spark.stages import StageFrames, StageRun
 from holdfast.spark.viewing import StreamView
 from holdfast.store import load_provider_class
 from holdfast.streams.handle import QueryInfo
-from holdfast.streams.outbox import Emitted, Outbox, OutboxReader, filed
-from holdfast.streams.reading import Output
+from holdfast.streams.outbox import Emitted, Outbox, filed
 from holdfast.streams.task import StoreSpec, Task, TaskResult, run_task
 from holdfast.streams.watermark import Watermarks
 
-
-@dataclass(frozen=True)
-class VersionReport:
-    """What became of one version."""
-
-    version: int
-    batch: Mapping[str, Any] | None
-    marks: Watermarks
-    seconds: Mapping[str, float]
-    results: Mapping[int, Sequence[TaskResult]]
-    late_rows: int
-    merged: Mapping[int, Merged]
-    """What maintenance brought into it, by operator."""
-
-    @property
-    def is_tick(self) -> bool:
-        """Whether it is a version without a batch."""
-        return self.batch is None
+_MOST_INLINE_BYTES = 64 << 20
+"""Of small deltas in the results of a version's tasks: Spark limits what a driver takes."""
 
 
 class VersionLoop:
@@ -91,22 +80,19 @@ class VersionLoop:
         self._run_id = uuid4()
         self.query_id = self.run_id = ""
         """What Spark calls the query and this run of it, once it does."""
-        self._delivered: int | None = None
-        """The version that reached the sink last in this run."""
         self._due_ms: int | None = 0 if self._has_clock else None
         """The next moment by the clock that some operator waits for; 0 where it is to be asked."""
         self._newest_at_ms: int | None = None
         """A time by the monotonic clock at which no version after the newest existed, if known."""
         self._base: Manifest | None = None
         """The version that the newest one of this run was made from."""
-        self._view: StreamView | None = None
         self._place: str | None = None
         self._locality = Locality(self._session)
         self._maintenance: Maintenance
+        self._cleaner: Cleaner
+        self._delivery: Delivery
         self.manifest: Manifest
         self._stages: list[StageRun]
-        self._needs_partitions: bool
-        """Whether a version's rows have to come in the same partitions when they come again."""
 
     # -- opening -------------------------------------------------------------------------------
 
@@ -125,7 +111,7 @@ class VersionLoop:
                 StageFrames.of(stage, frame, partitions, self._session if is_last else own)
             )
             frame = frames[-1].output.made
-        self._needs_partitions = self._sink.sees_partitions or not jvm.is_deterministic(frame)
+        needs_partitions = self._sink.sees_partitions or not jvm.is_deterministic(frame)
         if found is None:
             first = first_manifest(self._session, frames, partitions, self._runtime)
             self.manifest = self.versions.publish(first, 1, None)
@@ -135,27 +121,31 @@ class VersionLoop:
         note_pair(self._session, self.spec.checkpoint, self.manifest)
         self._place = marked_place(self._session, self.versions.storage, self._runtime)
         self._locality = Locality.of(self._session, self._conf)
-        self._stages = [self._stage_run(number, part) for number, part in enumerate(frames)]
+        places = sum(1 for _ in self.manifest.partitions())
+        conf = replace(self._conf, pack_threshold_bytes=min(
+            self._conf.pack_threshold_bytes, _MOST_INLINE_BYTES // max(places, 1)
+        ))  # fmt: skip
+        self._stages = [self._stage_run(number, part, conf) for number, part in enumerate(frames)]
         self._maintenance = Maintenance(
             self.root, self._run_id, self._conf, self._locality.coordinator
         )
         self._maintenance.tell_snapshots(self.manifest)
+        self._cleaner = Cleaner(self.versions, self._runtime, self._conf)
+        self._delivery = Delivery(
+            self.spec, self._sink, self.versions.storage, self._stages[-1],
+            needs_partitions=needs_partitions,
+        )  # fmt: skip
         self._check_provider()
         self._fit()
         if self.manifest.batch is None and not self.manifest.scope.get("filled"):
             self._fill(own)
         if self.spec.view is not None:
-            self._view = StreamView(
+            self._delivery.view = StreamView(
                 self.spec.view, self._stages, self._session, self.manifest, self.root, self._conf
             )
-        self._show()
+        self._delivery.show(self.manifest, self._before)
 
-    def _show(self) -> None:
-        """Bring the view, if there is one, to the newest version."""
-        if self._view is not None:
-            self._view.follow(self.manifest, self._before)
-
-    def _stage_run(self, number: int, frames: StageFrames) -> StageRun:
+    def _stage_run(self, number: int, frames: StageFrames, conf: StateStoreConf) -> StageRun:
         count = len(some_store(self.manifest, number).partitions)
         stores = {
             name: StoreSpec.of(
@@ -163,7 +153,7 @@ class VersionLoop:
                 root=self.root,
                 operator=number,
                 partitions=count,
-                conf=self._conf,
+                conf=conf,
                 run_id=str(self._run_id),
                 options=self.options,
                 name=name,
@@ -187,7 +177,7 @@ class VersionLoop:
         dropped = dropped_stores(self.manifest, self._stages)
         if not todo and not dropped:
             return
-        if not self._is_delivered():
+        if not self._delivery.is_delivered(self.manifest, self._before):
             raise IllegalState(
                 f"Version {self.manifest.version} in {self.root} was not delivered yet. Run the "
                 "query as it was once more, with trigger(availableNow=True) for instance, and "
@@ -198,9 +188,9 @@ class VersionLoop:
         self.manifest = self._committer.commit(
             base, None, prepared, self._runtime.new_id(),
             scope={**base.scope, "operators": definitions(part.frames for part in self._stages)},
-            outbox=(), delivered_through=base.version,
+            outbox=(), delivered_through=base.version + 1,
         )  # fmt: skip
-        self._delivered = self.manifest.version
+        self._delivery.skipped(self.manifest.version)
         self.note_delivered()
 
     def _check_provider(self) -> None:
@@ -228,27 +218,22 @@ class VersionLoop:
                 watermark=marks.json(), scope={**self.manifest.scope, "filled": True},
             )  # fmt: skip
 
-    def _is_delivered(self) -> bool:
-        """Whether the newest version has reached the sink."""
-        newest = self.manifest
-        if newest.batch is None or self._was_delivered(newest.version):
-            return True
-        is_tick = newest.version > 1 and self._before().batch == newest.batch
-        done = f"{self.spec.checkpoint}/commits/{newest.batch['id']}"
-        return not is_tick and hadoop.read_text(self._session, done) is not None
-
-    def _before(self) -> Manifest:
+    def _before(self) -> Manifest | None:
+        """The version before the newest; None where a copy left it behind."""
         wanted = self.manifest.version - 1
-        kept = self._base
-        return kept if kept and kept.version == wanted else self.versions.load(wanted)
+        if self._base is not None and self._base.version == wanted:
+            return self._base
+        try:
+            return self.versions.load(wanted)
+        except VersionNotFound:
+            return None
 
     # -- making a version ----------------------------------------------------------------------
 
     @property
     def marks(self) -> Watermarks:
         """The watermarks of the newest version."""
-        stored = self.manifest.watermark
-        return Watermarks() if stored is None else Watermarks.from_json(stored)
+        return Watermarks.of(self.manifest.watermark)
 
     @property
     def has_ticks(self) -> bool:
@@ -290,9 +275,12 @@ class VersionLoop:
         """Compute, commit and deliver one version; without a batch it is a tick.
 
         `observe` gives the event times of the batch once its rows were read. A tick that turns
-        out to change nothing becomes no version. Raises Conflict when another driver has committed
+        out to change nothing becomes no version. What the version before has not delivered yet,
+        its sink having failed, it delivers first. Raises Conflict when another driver has committed
         it, or went on so far that what this one needs is gone.
         """
+        if self._delivery.is_due:
+            self._deliver([])
         started = time.monotonic()
         is_by_clock = batch is None and not (self._follows_watermark and self.marks.is_tick_due)
         marks = self.marks.following(moment_of(facts) or self._runtime.clock_ms())
@@ -406,7 +394,9 @@ class VersionLoop:
             delivered_through=base.version,
         )
         self._newest_at_ms, self._base = before_ms, base
-        for path in {part["path"] for part in base.outbox}:
+        self._delivery.committed(self.manifest.version)
+        between = (result.emitted.path for n in range(len(results) - 1) for result in results[n])
+        for path in {part["path"] for part in base.outbox}.union(filter(None, between)):
             with suppress(Unavailable):  # the clean-up removes it, too
                 self.versions.storage.delete(path)
         return self._maintenance.committed(self.manifest, prepared)
@@ -419,55 +409,16 @@ class VersionLoop:
         self._deliver([])
 
     def _deliver(self, emitted: list[Emitted]) -> None:
-        """Hand the newest version's rows to the sink: as its tasks gave them, or else as stored.
-
-        The view shows it before: then a version that was delivered is in it.
-        """
-        self._show()
-        run = self._stages[-1]
-        fresh = run.reader(emitted)
-        if emitted and fresh.is_at_hand and not self._needs_partitions:
-            rows = run.at_hand(self._session, fresh)
-        else:
-            rows = run.by_tasks(self._session, self._stored_output(run))
-        self._sink.deliver(run.frames.output.fill(rows), self.manifest.version)
-        self._delivered = self.manifest.version
-
-    def _stored_output(self, run: StageRun) -> OutboxReader | Output:
-        marks = self.marks
-        if run.emits:
-            return run.reader([Emitted.from_json(part) for part in self.manifest.outbox])
-        return Output(
-            store=run.store,
-            version=self.manifest.version,
-            mode=self.spec.mode,
-            above=marks.late_us,
-            upto=marks.evict_us if run.operator.key_index is not None else None,
-        )
+        self._delivery.deliver(self.manifest, self._before, emitted)
 
     def deliver_leftover(self) -> None:
         """A tick that was committed before a crash may not have been delivered."""
-        newest = self.manifest
-        if newest.version < 2 or self._was_delivered(newest.version):
-            return
-        if self._before().batch == newest.batch:
+        if self._delivery.is_leftover(self.manifest, self._before):
             self.deliver()
 
-    def _was_delivered(self, version: int) -> bool:
-        return self.versions.storage.size(delivered_path(version)) is not None
-
     def note_delivered(self) -> None:
-        """Spare the next start a second delivery; earlier notes have served.
-
-        A delivery that was interrupted does not count.
-        """
-        if self._delivered != self.manifest.version:
-            return
-        storage, own = self.versions.storage, delivered_path(self.manifest.version)
-        storage.create_if_absent(own, b"")
-        for blob in storage.list(DELIVERED):
-            if blob.path != own:
-                storage.delete(blob.path)
+        """Spare the next start a second delivery, if the newest version had its own."""
+        self._delivery.note(self.manifest.version)
 
     # -- maintenance ---------------------------------------------------------------------------
 
@@ -479,10 +430,9 @@ class VersionLoop:
         """Merge what is due of one partition, as a job of one task."""
         self._maintenance.merge(place, self._stages[place[0]])
 
-    def clean(self) -> None:
-        """Remove what no version needs any more."""
-        waiting = partial(self._maintenance.waiting_files, self.manifest)
-        clean(self.versions, self._runtime, self._conf, waiting)
+    def clean(self, quiet: AbstractContextManager[object] | None = None) -> None:
+        """Remove what no version needs any more. While `quiet` is entered no version is made."""
+        self._cleaner.clean(lambda: self._maintenance.waiting_files(self.manifest), quiet)
 
     def _prepared(self, results: Mapping[int, Sequence[TaskResult]]) -> list[Prepared]:
         """What the next version is made of, with what maintenance merged meanwhile."""

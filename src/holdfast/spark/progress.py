@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.spark.loop import VersionReport
 from holdfast.spark.maintenance import Merged
 from holdfast.streams.task import TaskResult
+from holdfast.streams.watermark import Watermarks
+
+
+@dataclass(frozen=True)
+class VersionReport:
+    """What became of one version."""
+
+    version: int
+    batch: Mapping[str, Any] | None
+    marks: Watermarks
+    seconds: Mapping[str, float]
+    results: Mapping[int, Sequence[TaskResult]]
+    late_rows: int
+    merged: Mapping[int, Merged]
+    """What maintenance brought into it, by operator."""
+
+    @property
+    def is_tick(self) -> bool:
+        """Whether it is a version without a batch."""
+        return self.batch is None
 
 
 def progress(

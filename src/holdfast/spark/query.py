@@ -75,12 +75,14 @@ class StatefulQuery:
         self._ending = threading.Lock()
         self._ended = False
         self._stopping = False
+        self._has_cleaned = False
 
     def start(self) -> None:
         """Open the state, deliver what a crash left undelivered, start Spark's query."""
         try:
             self._start()
         except BaseException as error:
+            self._give_up(error)
             self._watch.ended(error)
             self._loop.close()
             if self._spec.is_temporary:
@@ -112,6 +114,13 @@ class StatefulQuery:
         )
         if self._ticks_wanted and not self._ends_by_itself:
             self._idle = Periodic("holdfast-ticks", _IDLE_POLL_MS, self._tick_if_idle)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Have Spark's query end, if it runs already."""
+        self._failure = error
+        self._started.set()
+        if hasattr(self, "_inner"):
+            self._inner.stop()
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         try:
@@ -171,15 +180,32 @@ class StatefulQuery:
         try:
             if not inner.status["isDataAvailable"]:
                 self._run_due_ticks(most=1)
-        except Exception as error:
-            self._failure = error
+        except Exception:
             log.exception("A tick failed; the query stops")
-            inner.stop()
         finally:
             self._lock.release()
+        self._stop_if_failed()
+
+    def _stop_if_failed(self) -> None:
+        """End Spark's query after a tick that failed. Requires: the lock is free.
+
+        Spark waits for the batch it is in, and that batch for the lock.
+        """
+        if self._failure is not None:
+            self._inner.stop()
 
     def _run_due_ticks(self, most: int | None = None) -> None:
-        """Run what is due by now, up to `most` versions; the rest is left to the next call."""
+        """Run what is due by now, up to `most` versions; the rest is left to the next call.
+
+        One that fails is the end of the query: `_stop_if_failed` has to follow.
+        """
+        try:
+            self._run_ticks(most)
+        except Exception as error:
+            self._failure = error
+            raise
+
+    def _run_ticks(self, most: int | None) -> None:
         until_ms = time.time_ns() // 1_000_000
         with self._lock, explained(self._loop.root):
             for _ in range(_MOST_TICKS if most is None else most):
@@ -201,11 +227,23 @@ class StatefulQuery:
         for place in due:
             self._let_batches_by()
             with self._lock:
-                if self.isActive:
+                if self._is_ending:
+                    return
+                try:
                     self._loop.merge(place)
+                except Exception:
+                    log.warning("Could not merge %s of %s", place, self._loop.root, exc_info=True)
         self._let_batches_by()
-        with self._lock:
-            self._loop.clean()
+        self._clean()
+
+    def _clean(self) -> None:
+        self._loop.clean(self._lock)
+        self._has_cleaned = True
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether no version will follow that could take in a merge."""
+        return self._stopping or self._failure is not None or not self._inner.isActive
 
     def _let_batches_by(self) -> None:
         """Wait while a batch does: whoever lets go of the lock could be the next to take it."""
@@ -309,7 +347,10 @@ class StatefulQuery:
         """
         self._inner.processAllAvailable()
         if self._ticks_wanted:
-            self._run_due_ticks()
+            try:
+                self._run_due_ticks()
+            finally:
+                self._stop_if_failed()
         self._raise_failure()
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
@@ -317,8 +358,8 @@ class StatefulQuery:
         try:
             ended = self._inner.awaitTermination(timeout)
         except StreamingQueryException as error:
-            told = self._told(error)
-            if not isinstance(told, Conflict):
+            told = self._failure or self._told(error)
+            if told is None or isinstance(told, StreamingQueryException):
                 raise
             raise told from error
         if timeout is None or ended:
@@ -363,8 +404,18 @@ class StatefulQuery:
                     self._loop.note_delivered()
             except Exception as error:
                 self._failure = error
+            self._clean_once()
         self._loop.close()
         self._drop_temporary()
+
+    def _clean_once(self) -> None:
+        """Clean up at the end of a run that was too short for it, such as one by a timetable."""
+        if self._has_cleaned or self._spec.is_temporary:
+            return
+        try:
+            self._clean()
+        except Exception:
+            log.warning("Could not clean up %s", self._loop.root, exc_info=True)
 
     def _drop_temporary(self) -> None:
         """Remove a temporary checkpoint, unless it may tell why the query failed."""

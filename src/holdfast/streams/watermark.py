@@ -76,6 +76,11 @@ class Watermarks:
         }
 
     @classmethod
+    def of(cls, body: Mapping[str, Any] | None) -> Watermarks:
+        """Those of a version; none have come yet where it names none."""
+        return cls() if body is None else cls.from_json(body)
+
+    @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Watermarks:
         """What `json` wrote."""
         return cls(

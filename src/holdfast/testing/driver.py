@@ -218,7 +218,7 @@ class StateTestDriver:
 
     @property
     def _marks(self) -> Watermarks:
-        return Watermarks.from_json(self._base.watermark or Watermarks().json())
+        return Watermarks.of(self._base.watermark)
 
     @property
     def _is_due(self) -> bool:

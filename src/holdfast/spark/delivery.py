@@ -1,0 +1,123 @@
+"""Delivery: a committed version reaches the view, if there is one, and then the sink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import SparkSession
+
+from holdfast.engine.filenames import DELIVERED, delivered_path
+from holdfast.engine.manifest import Manifest
+from holdfast.engine.storage import Storage
+from holdfast.spark import hadoop
+from holdfast.spark.sinks import Sink
+from holdfast.spark.spec import QuerySpec
+from holdfast.spark.stages import StageRun
+from holdfast.spark.viewing import StreamView
+from holdfast.streams.outbox import Emitted, OutboxReader
+from holdfast.streams.reading import Output
+from holdfast.streams.watermark import Watermarks
+
+Before = Callable[[], Manifest | None]
+"""Gives the version before one; None where it is not there."""
+
+
+class Delivery:
+    """Brings the versions of one run to their sink. A version the sink has is in the view, too."""
+
+    def __init__(
+        self,
+        spec: QuerySpec,
+        sink: Sink,
+        storage: Storage,
+        last: StageRun,
+        *,
+        needs_partitions: bool,
+    ) -> None:
+        self._spec, self._sink, self._storage, self._last = spec, sink, storage, last
+        self._session: SparkSession = spec.source.sparkSession
+        self.needs_partitions = needs_partitions
+        """Whether a version's rows have to come in the same partitions when they come again."""
+        self.view: StreamView | None = None
+        self._committed: int | None = None
+        self._delivered: int | None = None
+        """The versions that this run made, and brought to the sink, last."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the sink lacks what this run committed: nothing may be committed before."""
+        return self._committed != self._delivered
+
+    def committed(self, version: int) -> None:
+        """Take note of a version that has to be delivered next."""
+        self._committed = version
+
+    def skipped(self, version: int) -> None:
+        """Take note of a version that has nothing to deliver."""
+        self._committed = self._delivered = version
+
+    def show(self, manifest: Manifest, before: Before) -> None:
+        """Bring the view, if there is one, to a version."""
+        if self.view is not None:
+            self.view.follow(manifest, before)
+
+    def deliver(self, manifest: Manifest, before: Before, emitted: Sequence[Emitted] = ()) -> None:
+        """Hand a version's rows to the sink: as its tasks gave them, or else as stored."""
+        self.show(manifest, before)
+        fresh = self._last.reader(emitted)
+        if emitted and fresh.is_at_hand and not self.needs_partitions:
+            rows = self._last.at_hand(self._session, fresh)
+        else:
+            rows = self._last.by_tasks(self._session, self._stored(manifest))
+        self._sink.deliver(self._last.frames.output.fill(rows), manifest.version)
+        self.skipped(manifest.version)
+
+    def _stored(self, manifest: Manifest) -> OutboxReader | Output:
+        last = self._last
+        if last.emits:
+            return last.reader([Emitted.from_json(part) for part in manifest.outbox])
+        marks = Watermarks.of(manifest.watermark)
+        return Output(
+            store=last.store,
+            version=manifest.version,
+            mode=self._spec.mode,
+            above=marks.late_us,
+            upto=marks.evict_us if last.operator.key_index is not None else None,
+        )
+
+    def is_leftover(self, manifest: Manifest, before: Before) -> bool:
+        """Whether a version is one that Spark does not bring again and the sink may lack.
+
+        That is a tick, or one whose predecessor is not there to tell it from a tick.
+        """
+        if manifest.version < 2 or self._is_noted(manifest):
+            return False
+        earlier = before()
+        return earlier is None or earlier.batch == manifest.batch
+
+    def is_delivered(self, manifest: Manifest, before: Before) -> bool:
+        """Whether a version has surely reached the sink."""
+        if manifest.batch is None or self._is_noted(manifest):
+            return True
+        if self.is_leftover(manifest, before):
+            return False
+        done = f"{self._spec.checkpoint}/commits/{manifest.batch['id']}"
+        return hadoop.read_text(self._session, done) is not None
+
+    def _is_noted(self, manifest: Manifest) -> bool:
+        if (manifest.delivered_through or 0) >= manifest.version:
+            return True
+        return self._storage.size(delivered_path(manifest.version)) is not None
+
+    def note(self, version: int) -> None:
+        """Spare the next start a second delivery; earlier notes have served.
+
+        A delivery that was interrupted does not count.
+        """
+        if self._delivered != version:
+            return
+        own = delivered_path(version)
+        self._storage.create_if_absent(own, b"")
+        for blob in self._storage.list(DELIVERED):
+            if blob.path != own:
+                self._storage.delete(blob.path)

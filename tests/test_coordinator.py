@@ -37,7 +37,8 @@ from holdfast.coordinator.messages import (
 )
 from holdfast.ids import StateStoreId, StateStoreProviderId
 
-TIMEOUT_S = 0.3
+TIMEOUT_S = 20.0
+HASTY_S = 0.3
 PATIENCE_S = 60.0
 opened: list[socket.socket] = []
 """Every connection a test has made by itself."""
@@ -57,6 +58,15 @@ def provider_id(partition: int = 0, run: int = 1) -> StateStoreProviderId:
 @pytest.fixture
 def endpoint() -> Iterator[StateStoreCoordinator]:
     coordinator = StateStoreCoordinator(timeout_s=TIMEOUT_S)
+    yield coordinator
+    assert coordinator.is_running, "nothing ends the endpoint but stop"
+    coordinator.stop()
+
+
+@pytest.fixture
+def hasty() -> Iterator[StateStoreCoordinator]:
+    """An endpoint that waits for nobody."""
+    coordinator = StateStoreCoordinator(timeout_s=HASTY_S)
     yield coordinator
     assert coordinator.is_running, "nothing ends the endpoint but stop"
     coordinator.stop()
@@ -225,13 +235,13 @@ def test_an_endpoint_that_failed_is_left_alone_for_a_while() -> None:
     tried = []
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = CoordinatorAddress("127.0.0.1", silent.getsockname()[1], Secret.random())
-        far = StateStoreCoordinatorRef(ref.Connection(address, timeout_s=0.2), address)
+        far = StateStoreCoordinatorRef(ref.Connection(address, timeout_s=2), address)
         for _ in range(3):
             started = time.monotonic()
             assert far.get_location(provider_id()) is None
             tried.append(time.monotonic() - started)
-    assert tried[0] >= 0.2
-    assert max(tried[1:]) < 0.1
+    assert tried[0] >= 2
+    assert max(tried[1:]) < 1
 
 
 def test_a_connection_that_was_lost_is_opened_anew(endpoint: StateStoreCoordinator) -> None:
@@ -313,6 +323,10 @@ def test_a_frame_sent_twice_is_refused(endpoint: StateStoreCoordinator) -> None:
     own, channel = shaken(endpoint)
     frame = channel.sealer.seal(report("1"))
     own.sendall(frame)
+    deadline = time.monotonic() + PATIENCE_S
+    while endpoint.instances.get_location(provider_id()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     own.sendall(frame)
     assert is_ended(own)
     assert endpoint.instances.get_location(provider_id()) == "executor_host_1"
@@ -422,12 +436,12 @@ def half_a_frame(endpoint: StateStoreCoordinator) -> socket.socket:
 
 @pytest.mark.parametrize("begun", [silent_reply, half_a_reply, half_a_frame])
 def test_silence_in_the_middle_ends_a_connection(
-    endpoint: StateStoreCoordinator, begun: Callable[[StateStoreCoordinator], socket.socket]
+    hasty: StateStoreCoordinator, begun: Callable[[StateStoreCoordinator], socket.socket]
 ) -> None:
-    own = begun(endpoint)
     started = time.monotonic()
+    own = begun(hasty)
     assert is_ended(own)
-    assert TIMEOUT_S / 2 < time.monotonic() - started < TIMEOUT_S + 2
+    assert HASTY_S / 2 < time.monotonic() - started < PATIENCE_S
 
 
 def send_slowly(own: socket.socket, parts: Iterable[bytes], pause_s: float = 0.02) -> None:
@@ -436,19 +450,19 @@ def send_slowly(own: socket.socket, parts: Iterable[bytes], pause_s: float = 0.0
         time.sleep(pause_s)
 
 
-def test_bytes_that_come_one_by_one_are_not_waited_for(endpoint: StateStoreCoordinator) -> None:
-    own, channel = shaken(endpoint)
+def test_bytes_that_come_one_by_one_are_not_waited_for(hasty: StateStoreCoordinator) -> None:
+    own, channel = shaken(hasty)
     started = time.monotonic()
     bytes_of = (bytes([byte]) for byte in channel.sealer.seal(report("1")))
     with pytest.raises(OSError, match=r"reset|Broken pipe"):
         send_slowly(own, bytes_of)
-    assert time.monotonic() - started < TIMEOUT_S + 2
-    assert endpoint.instances.get_location(provider_id()) is None
+    assert time.monotonic() - started < PATIENCE_S
+    assert hasty.instances.get_location(provider_id()) is None
 
 
-def test_an_idle_worker_stays_connected(endpoint: StateStoreCoordinator) -> None:
-    own, channel = shaken(endpoint)
-    time.sleep(2 * TIMEOUT_S)
+def test_an_idle_worker_stays_connected(hasty: StateStoreCoordinator) -> None:
+    own, channel = shaken(hasty)
+    time.sleep(2 * HASTY_S)
     own.sendall(channel.sealer.seal(encode(GetLocation(provider_id()))))
     assert channel.opener.feed(own.recv(1000)) == [b"null"]
 
@@ -522,10 +536,12 @@ def test_the_secret_is_in_no_text(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_fork_that_ends_leaves_the_endpoint_at_rest(endpoint: StateStoreCoordinator) -> None:
     endpoint._wake.send(b"!")  # as the inherited hook of a fork would
-    before = time.process_time()
+    assert endpoint._thread.ident is not None
+    clock = time.pthread_getcpuclockid(endpoint._thread.ident)
+    before = time.clock_gettime(clock)
     time.sleep(0.3)
     assert endpoint.is_running
-    assert time.process_time() - before < 0.15
+    assert time.clock_gettime(clock) - before < 0.15
 
 
 def test_a_fork_does_not_end_the_endpoint_it_inherited(monkeypatch: pytest.MonkeyPatch) -> None:

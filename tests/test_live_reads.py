@@ -285,7 +285,7 @@ db.close()
 READER = """
 import json, sys, time, holdfast
 from holdfast.errors import VersionNotFound
-deadline = time.monotonic() + 100
+deadline = time.monotonic() + 400
 while True:
     try:
         state = holdfast.read(sys.argv[1])
@@ -321,10 +321,10 @@ def test_another_process_reads_whole_versions_while_a_writer_commits_and_cleans_
     )
     try:
         done = subprocess.run(
-            [sys.executable, "-c", WRITER, root], capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", WRITER, root], capture_output=True, text=True, timeout=500
         )
         assert done.returncode == 0, done.stderr
-        printed, errors = reader.communicate(timeout=120)
+        printed, errors = reader.communicate(timeout=500)
     finally:
         reader.kill()
     assert reader.returncode == 0, errors.decode()

@@ -99,7 +99,7 @@ def test_a_killed_server_comes_back_on_its_ports_and_log(tmp_path: Path) -> None
         server.start()
         assert server.ports == ports
         assert server.pid != first
-        assert server.log.read_text().count("GET /index.html") == 2
+        assert server.log.read_text().count("GET /index.html") >= 2
 
 
 def test_a_server_that_ends_says_its_last_words(tmp_path: Path) -> None:

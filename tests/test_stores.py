@@ -92,9 +92,9 @@ def provider_id(root: Path, partition: int = 0, run: UUID = RUN) -> StateStorePr
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline, "waited for ten seconds"
+        assert time.monotonic() < deadline, "waited for a minute"
         time.sleep(0.005)
 
 

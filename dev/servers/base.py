@@ -33,7 +33,7 @@ class Server(ABC):
     """
 
     name: str
-    start_timeout_s = 90.0
+    start_timeout_s = 300.0
     stop_timeout_s = 30.0
 
     def __init__(self, folder: Path, ports: int = 1) -> None:

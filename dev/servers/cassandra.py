@@ -196,5 +196,10 @@ endpoint_snitch: SimpleSnitch
 disk_access_mode: standard
 concurrent_reads: 4
 concurrent_writes: 4
+read_request_timeout: 60s
+range_request_timeout: 60s
+write_request_timeout: 60s
+cas_contention_timeout: 60s
+request_timeout: 60s
 auto_snapshot: false
 """

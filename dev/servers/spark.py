@@ -41,8 +41,6 @@ class SparkWorker(Server):
     the task itself runs.
     """
 
-    start_timeout_s = 60.0
-
     def __init__(self, folder: Path, number: int, master: str) -> None:
         super().__init__(folder, ports=2)
         self.name = f"spark-worker-{number}"

@@ -138,8 +138,8 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "pack_threshold_bytes", HOLDFAST_PREFIX + "packThreshold", "size", 256 << 10,
-        "Deltas up to this size share one pack file for each version; 0 turns packs off. In a query "
-        "of more than 256 partitions the size is smaller: they travel to the driver together.",
+        "Deltas up to this size share one pack file for each version; 0 turns packs off. In a "
+        "query of more than 256 partitions it is smaller: they travel to the driver together.",
         at_least=0,
     ),
     Setting(

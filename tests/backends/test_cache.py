@@ -380,7 +380,7 @@ def test_processes_that_share_a_small_cache_do_not_disturb_each_other(tmp_path: 
         root.write(blob(number), bytes([number]) * (512 << 10))
     command = [sys.executable, "-c", READER, str(tmp_path / "root"), str(tmp_path / "cache"), "20"]
     readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    assert [reader.communicate(timeout=60)[0] for reader in readers] == ["read\n"] * 3
+    assert [reader.communicate(timeout=240)[0] for reader in readers] == ["read\n"] * 3
     left = files(tmp_path / "cache")
     assert not [path for path in left if path.name.startswith(".tmp-")]
     assert sum(path.stat().st_size for path in left) <= 4 << 20

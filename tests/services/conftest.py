@@ -11,6 +11,15 @@ from remotes import Remote, quick_folder
 from servers import Cassandra, DynamoDb, Hdfs, Kafka, Minio, SparkCluster
 
 _folders = itertools.count()
+_HANGS_S = 1800
+"""Longer than any test here takes on the busiest machine."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Real servers and processes take their time; what hangs is ended all the same."""
+    for item in items:
+        if item.get_closest_marker("services") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_HANGS_S))
 
 
 @pytest.fixture(scope="session")

@@ -181,6 +181,16 @@ def await_executors(query: StatefulQuery) -> None:
         time.sleep(0.2)
 
 
+def await_loss(query: StatefulQuery) -> None:
+    """Wait until Spark knows that an executor is gone, so that no task waits for it."""
+    locality = query._loop._locality
+    assert locality.java is not None
+    deadline = time.monotonic() + PATIENCE_S
+    while len(locality.java.executors()) > 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    locality._alive = (0.0, [])
+
+
 def main() -> None:
     folder, master, locality, batches = Path(sys.argv[1]), *sys.argv[2:4], int(sys.argv[4])
     kill_after = int(sys.argv[5]) if len(sys.argv) > 5 else None
@@ -219,6 +229,7 @@ def main() -> None:
         entry = report.add(query.version, time.monotonic() - started)
         if number + 1 == kill_after:
             os.kill(entry["ran"][0]["jvm"], signal.SIGKILL)
+            await_loss(query)
         elif number == kill_after:
             await_executors(query)
     (folder / "maintained.json").write_text(json.dumps(maintained(query)))

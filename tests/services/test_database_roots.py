@@ -385,7 +385,7 @@ def refusal(call: Callable[[], object]) -> HoldfastError:
     started = time.monotonic()
     with pytest.raises(InvalidArgument) as refused:
         call()
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 45
     return refused.value
 
 
@@ -399,7 +399,7 @@ def test_a_server_that_is_down_at_the_start_is_asked_again_and_then_named(scheme
         started = time.monotonic()
         with pytest.raises(Unavailable, match=r"Could not list 'versions' in .*again"):
             holdfast.open(location, "n long", "v long", options=options, conf=conf)
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 45
 
 
 def test_a_batch_whose_server_went_away_is_lost_and_nothing_else(on_database: Remote) -> None:
@@ -501,7 +501,7 @@ def test_wrong_and_missing_users_and_certificates_of_cassandra_are_refused_and_n
             store.put((1,), (2,))
         command = [sys.executable, "-c", "from holdfast.cli import main; main()"]
         done = subprocess.run([*command, "get", location, "1", "--json"], capture_output=True,
-                              text=True, timeout=60)  # fmt: skip
+                              text=True, timeout=240)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert '"v": 2' in done.stdout
     assert planted not in caplog.text

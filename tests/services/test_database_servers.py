@@ -16,7 +16,7 @@ def test_a_killed_cassandra_comes_back_with_its_data(cassandra: Cassandra) -> No
     with cassandra.cluster() as cluster:
         session = cluster.connect()
         session.execute(f"CREATE TABLE {table} (name text PRIMARY KEY)", timeout=60)
-        session.execute(f"INSERT INTO {table} (name) VALUES ('kept') IF NOT EXISTS")
+        session.execute(f"INSERT INTO {table} (name) VALUES ('kept') IF NOT EXISTS", timeout=60)
     cassandra.kill()
     cassandra.start()
     with cassandra.cluster() as cluster:

@@ -49,7 +49,7 @@ def _run(folder: Path, master: str, *how: object) -> list[dict[str, Any]]:
     script = Path(__file__).with_name("located_app.py")
     command = [sys.executable, script, folder, master, *how]
     ended = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, timeout=280, check=False
+        [str(part) for part in command], capture_output=True, text=True, timeout=900, check=False
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert f"done {BATCHES}" in ended.stdout

@@ -89,7 +89,11 @@ def test_one_of_eight_processes_creates_a_blob(remote: Remote) -> None:
         )
         for number in range(8)
     ]  # fmt: skip
-    won = [json.loads(racer.communicate(timeout=60)[0]) for racer in racers]
+    try:
+        won = [json.loads(racer.communicate(timeout=240)[0]) for racer in racers]
+    finally:
+        for racer in racers:
+            racer.kill()
     assert sorted(n for mine in won for n in mine) == list(range(races))
     storage = opened(remote)
     for number, mine in enumerate(won):
@@ -136,13 +140,14 @@ def _check_unavailable(storage: Storage) -> None:
     ):
         with pytest.raises(Unavailable, match=r"Could not .*again"):
             call()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 45, "none of them took the time a patient one has"
 
 
 def test_a_server_that_restarts_in_the_middle_of_use_is_waited_for(remote: Remote) -> None:
     server, location, options = remote
     committed = []
-    with holdfast.open(location, "n long", "total long", options=options) as db:
+    patient = {"retry_timeout_ms": 600_000}
+    with holdfast.open(location, "n long", "total long", options=options, conf=patient) as db:
         down = threading.Thread(target=lambda: (server.kill(), server.start()))
         for number in range(200):
             with db.update() as store:
@@ -281,7 +286,7 @@ def refusal(call: Callable[[], object]) -> HoldfastError:
     started = time.monotonic()
     with pytest.raises(InvalidArgument) as refused:
         call()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 45, "less than the time for what is tried again"
     return refused.value
 
 
@@ -331,7 +336,7 @@ def test_keys_come_from_the_environment_too(on_s3: Remote, monkeypatch: pytest.M
         "1",
         "--json",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     s3_module._client_of.cache_clear()
     assert done.returncode == 0, done.stderr
     assert '"v": 2' in done.stdout
@@ -399,7 +404,7 @@ os.wait()
 def test_a_fork_has_a_client_of_its_own_and_is_told_about_hdfs(remote: Remote) -> None:
     _, location, options = remote
     command = [sys.executable, "-c", FORKER, location, json.dumps(options)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     if location.startswith("hdfs"):
         assert "spawn" in done.stdout

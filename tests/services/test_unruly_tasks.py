@@ -46,7 +46,7 @@ def _run(folder: Path, how: str, master: str) -> set[str]:
     expected = _write_files(folder / "in", random.Random(seed))
     script = Path(__file__).with_name("unruly_tasks.py")
     command = [sys.executable, str(script), str(folder), how, master]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert f"done {BATCHES}" in ended.stdout
     root = folder / "cp" / "holdfast"

@@ -31,7 +31,7 @@ from holdfast.streams.task import StoreSpec, Task, TaskResult
 
 VERSION, PARTITION = 2, 1
 """Where it happens: in the second batch."""
-PATIENCE_S = 60
+PATIENCE_S = 180
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,7 @@ def wake_the_zombie(notes: Path, query: StatefulQuery) -> None:
     while query.version <= VERSION and time.monotonic() < deadline:
         time.sleep(0.1)
     os.kill(int((notes / "stopped").read_text()), signal.SIGCONT)
+    deadline = time.monotonic() + PATIENCE_S
     while not (notes / "0-ended").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
 

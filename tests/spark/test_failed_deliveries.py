@@ -90,11 +90,13 @@ def test_a_tick_that_fails_while_a_batch_waits_ends_the_query(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     write_batches(tmp_path / "in", seed=5, batches=1)
+    write_batches(tmp_path / "more", seed=5, batches=2)
+    _, more = sorted((tmp_path / "more").iterdir())
     sink = Sink()
 
     def fail_once_a_batch_waits(rows: list[str]) -> None:
         if rows:
-            write_batches(tmp_path / "in", seed=5, batches=2)
+            more.rename(tmp_path / "in" / more.name)
             assert query._batch_waits.wait(PATIENCE_S)
             raise OSError("the sink is full")
 

@@ -84,7 +84,7 @@ def finish(frame: Any, **options: Any) -> Any:
     return query
 
 
-def until(holds: Callable[[], bool], seconds: float = 60) -> None:
+def until(holds: Callable[[], bool], seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it did not come to hold"
@@ -95,8 +95,9 @@ def until(holds: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def test_a_listener_gets_the_whole_progress_in_pysparks_classes(
-    spark: SparkSession, tmp_path: Path, heard: Heard
+    spark: SparkSession, tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("holdfast.spark.watching._SPARKS_PROGRESS_S", 120)
     query = finish(stream(spark, tmp_path / "in"), queryName="told")
     kinds = heard.kinds()
     assert kinds == ["started", *["progress"] * (len(kinds) - 2), "terminated"]

@@ -68,6 +68,8 @@ def running(spark: SparkSession, folder: Path, **settings: int) -> Iterator[Stre
         "keep": "spark.sql.streaming.minBatchesToRetain",
         "grace": "spark.holdfast.gracePeriod",
     }
+    interval = "spark.sql.streaming.stateStore.maintenanceInterval"
+    spark.conf.set(interval, "1h")
     for name, value in settings.items():
         spark.conf.set(names[name], value)
     try:
@@ -78,8 +80,8 @@ def running(spark: SparkSession, folder: Path, **settings: int) -> Iterator[Stre
             .start()
         )  # fmt: skip
     finally:
-        for name in settings:
-            spark.conf.unset(names[name])
+        for name in (interval, *(names[name] for name in settings)):
+            spark.conf.unset(name)
     assert isinstance(query, StatefulQuery)
     try:
         yield Stream(query, source, folder / "cp")

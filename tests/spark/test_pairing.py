@@ -157,7 +157,7 @@ def test_another_number_of_partitions_is_named_and_changes_nothing(
 
 
 def test_queries_of_one_session_share_no_settings(spark: SparkSession, tmp_path: Path) -> None:
-    write_batches(tmp_path / "in", seed=9, batches=2)
+    write_batches(tmp_path / "in", seed=9, batches=1)
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
     told: dict[str, list[str]] = {"a": [], "b": []}
     adaptive: list[str | None] = []
@@ -191,6 +191,9 @@ def test_queries_of_one_session_share_no_settings(spark: SparkSession, tmp_path:
     spark.conf.set("spark.sql.shuffle.partitions", "3")
     try:
         second = start("b")
+        write_batches(tmp_path / "more", seed=9, batches=2)
+        _, more = sorted((tmp_path / "more").iterdir())
+        more.rename(tmp_path / "in" / more.name)  # now that both are listened to
         for query in (first, second):
             query.processAllAvailable()
             query.stop()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,16 @@ def _state(checkpoint: Path) -> tuple[int, Counter[str]]:
     return state.version, Counter({row["k"]: row["count"] for row in rows})
 
 
+def _wait_for_the_others(group: int) -> None:
+    """The JVM of a driver that is gone may still write to the checkpoint."""
+    deadline = time.monotonic() + PATIENCE_S
+    with suppress(ProcessLookupError):
+        while True:
+            os.killpg(group, 0)
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_stream_without_harm(
     spark: SparkSession, tmp_path: Path, number: signal.Signals
@@ -61,6 +72,7 @@ def test_a_signal_ends_a_stream_without_harm(
             [sys.executable, DRIVER, str(source), str(checkpoint)],
             stdout=output, stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            start_new_session=True,
         )  # fmt: skip
     deadline = time.monotonic() + PATIENCE_S
     versions = checkpoint / "holdfast" / "versions"
@@ -71,6 +83,7 @@ def test_a_signal_ends_a_stream_without_harm(
     time.sleep(chance.random())
     process.send_signal(number)
     code = process.wait(PATIENCE_S)
+    _wait_for_the_others(process.pid)
     version, counts = _state(checkpoint)
     assert 2 <= version < FILES
     assert counts == _counts(source, version)

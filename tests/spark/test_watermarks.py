@@ -163,7 +163,7 @@ def test_a_stream_at_rest_closes_its_windows_by_itself(spark: SparkSession, tmp_
     write_batches(tmp_path / "in", seed=6, batches=1)
     outputs: list[Rows] = []
     query = _running(spark, tmp_path, outputs)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     try:
         while not outputs and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -106,8 +106,8 @@ class StateStoreCoordinator:
             time.sleep(0.05)  # out of file descriptors, perhaps: not again at once
             return
         if len(self._connections) >= self._max_connections:
-            own.close()
             self._tell("too many connections")
+            own.close()
             return
         own.setblocking(False)
         own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -130,8 +130,8 @@ class StateStoreCoordinator:
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unread else 0)
             self._selector.modify(connection.own, wanted, connection)
         except Refused as refusal:
-            self._drop(connection)
             self._tell(str(refusal))
+            self._drop(connection)
         except (OSError, EOFError):
             self._drop(connection)
         except Exception:
@@ -142,8 +142,8 @@ class StateStoreCoordinator:
         now = time.monotonic()
         for connection in list(self._connections.values()):
             if connection.deadline is not None and connection.deadline <= now:
-                self._drop(connection)
                 self._tell("silence in the middle of a conversation")
+                self._drop(connection)
 
     def _drop(self, connection: _Connection) -> None:
         del self._connections[connection.own]

@@ -30,7 +30,7 @@ from holdfast.coordinator.wire import Channel, CoordinatorAddress, Refused
 from holdfast.ids import StateStoreProviderId
 
 log = logging.getLogger(__name__)
-TIMEOUT_S = 2.0
+TIMEOUT_S = 5.0
 RETRY_AFTER_S = 60.0
 _AT_ONCE = 100
 """Questions sent before their answers are read: few enough for the network to hold both."""

@@ -129,7 +129,10 @@ class Watch:
 
     @property
     def is_idle(self) -> bool:
-        return self._inner.isActive and not self._inner.status["isTriggerActive"]
+        # Before its first trigger a query is starting, not idle.
+        inner = self._inner
+        has_begun = bool(self._entries) or inner.lastProgress is not None
+        return inner.isActive and has_begun and not inner.status["isTriggerActive"]
 
     @property
     def _name(self) -> str:

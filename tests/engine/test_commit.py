@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up_manifests import OPERATOR, SCHEMAS, STORE, manifest, prepared, ref, swap
 
+from holdfast.backends.memory import MemoryStorage
+from holdfast.conf import StateStoreConf
 from holdfast.engine.commit import (
     Prepared,
     Swap,
@@ -24,7 +27,10 @@ from holdfast.engine.commit import (
     still_newest,
     swap_in,
 )
+from holdfast.engine.committer import Committer
 from holdfast.engine.manifest import Manifest, PartitionEntry
+from holdfast.engine.storage import Runtime
+from holdfast.engine.versions import VersionLog
 from holdfast.errors import IllegalState
 
 EXPECTED = {(OPERATOR, STORE): SCHEMAS}
@@ -155,6 +161,28 @@ def test_a_swap_goes_in_only_while_its_file_exists() -> None:
     path = done.output.path(base.directory(OPERATOR, STORE, 0))
     assert next_entry(base, row, {path}).segments[1].name == done.output.name
     assert next_entry(base, row, set()).segments[1:] == tuple(chain)
+
+
+class Server(MemoryStorage):
+    """Answers when four have asked."""
+
+    is_remote = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._all_asked = threading.Barrier(4)
+
+    def size(self, path: str) -> int | None:
+        self._all_asked.wait(60)
+        return super().size(path)
+
+
+def test_a_server_is_asked_for_the_files_of_a_version_side_by_side() -> None:
+    server, runtime = Server(), Runtime.system()
+    for path in ("a", "c"):
+        server.write(path, b"rows")
+    committer = Committer(VersionLog(server, runtime), runtime, StateStoreConf.empty)
+    assert committer._there(["a", "b", "c", "d"]) == {"a", "c"}
 
 
 def test_bounds_never_step_back() -> None:

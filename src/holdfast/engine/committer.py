@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from holdfast.engine.versions import VersionLog
 from holdfast.errors import Conflict, HoldfastError, IllegalState
 
 _PACK_ALIGNMENT = 64
+_AT_ONCE = 16
 
 
 class Committer:
@@ -88,24 +90,32 @@ class Committer:
 
     def _check_files(self, base: Manifest, prepared: Sequence[Prepared]) -> None:
         """Refuse a delta whose file is not there: its task was cleaned up as a loser."""
-        for row in prepared:
-            if row.delta is None or row.inline is not None:
-                continue
-            path = row.delta.path(base.directory(row.operator, row.store, row.partition))
-            if self._versions.storage.size(path) is None:
-                raise IllegalState(
-                    f"The file {path} of the next version is missing from "
-                    f"{self._versions.storage.location}: nothing was committed. Run the batch "
-                    "again."
-                )
+        wanted = [
+            row.delta.path(base.directory(row.operator, row.store, row.partition))
+            for row in prepared
+            if row.delta is not None and row.inline is None
+        ]
+        if missing := sorted(set(wanted) - self._there(wanted)):
+            raise IllegalState(
+                f"The file {missing[0]} of the next version is missing from "
+                f"{self._versions.storage.location}: nothing was committed. Run the batch again."
+            )
 
     def _present(self, base: Manifest, prepared: Sequence[Prepared]) -> set[str]:
-        paths = {
+        return self._there(
             swap.output.path(base.directory(row.operator, row.store, row.partition))
             for row in prepared
             for swap in row.swaps
-        }
-        return {path for path in paths if self._versions.storage.size(path) is not None}
+        )
+
+    def _there(self, paths: Iterable[str]) -> set[str]:
+        """Those of some files that are there; a server is asked for several at a time."""
+        wanted, storage = list(dict.fromkeys(paths)), self._versions.storage
+        if len(wanted) < 2 or not storage.source.is_remote:
+            return {path for path in wanted if storage.size(path) is not None}
+        with ThreadPoolExecutor(min(len(wanted), _AT_ONCE), "holdfast-commit") as pool:
+            sizes = pool.map(storage.size, wanted)
+            return {path for path, size in zip(wanted, sizes, strict=True) if size is not None}
 
     def _pack(self, version: int, prepared: Sequence[Prepared]) -> list[Prepared]:
         """The same rows with every inline delta placed in one new pack."""

@@ -22,7 +22,7 @@ from holdfast.engine.versions import VersionLog
 from holdfast.ids import StateStoreId, StateStoreProviderId
 from holdfast.store import StateStoreProvider
 from holdfast.streams import holdings
-from holdfast.streams.holdings import VERIFY_EVERY_S, Executor, Holdings, Place
+from holdfast.streams.holdings import UNUSED_S, VERIFY_EVERY_S, Executor, Holdings, Place
 from holdfast.streams.task import StoreSpec, TaskResult, run_task
 from holdfast.types import parse_schema
 
@@ -140,21 +140,40 @@ def test_queries_side_by_side_keep_their_providers_until_one_stops(
     assert (old.is_closed, new.is_closed) == (True, False)
 
 
-def test_providers_of_a_run_share_a_history_that_goes_with_the_last(held: Holdings) -> None:
+def test_providers_of_a_run_share_a_history_that_goes_with_the_last(
+    held: Holdings, clock: Clock
+) -> None:
     histories = {run: VersionLog(MemoryStorage(), Runtime.system()) for run in (OLD, NEW)}
     for run in (OLD, NEW):
         opened(held, None, 0, run)
         assert held.history(run, lambda run=run: histories[run]) is histories[run]
         opened(held, None, 1, run)
         assert held.history(run, lambda: pytest.fail("it is there")) is histories[run]
+        clock.now += UNUSED_S
     made = VersionLog(MemoryStorage(), Runtime.system())
     assert held.history(OLD, lambda: made) is made, "the other run closed its providers"
     assert held.history(NEW, lambda: made) is histories[NEW]
 
 
-def test_without_a_coordinator_another_run_closes_what_the_last_one_left(held: Holdings) -> None:
-    old, new = opened(held, None, 0, OLD), opened(held, None, 0, NEW)
+def test_without_a_coordinator_another_run_closes_what_the_last_one_left(
+    held: Holdings, clock: Clock
+) -> None:
+    old = opened(held, None, 0, OLD)
+    clock.now += UNUSED_S
+    new = opened(held, None, 0, NEW)
     assert (old.is_closed, new.is_closed) == (True, False)
+
+
+def test_without_a_coordinator_queries_that_take_turns_keep_their_providers(
+    held: Holdings, clock: Clock
+) -> None:
+    one, two = opened(held, None, 0, OLD), opened(held, None, 0, NEW)
+    for _ in range(3):
+        clock.now += UNUSED_S / 2
+        assert opened(held, None, 0, OLD) is one
+        assert opened(held, None, 0, NEW) is two
+    opened(held, None, 1, NEW)
+    assert [each.is_closed for each in (one, two)] == [False, False]
 
 
 def test_an_unreachable_coordinator_costs_one_warning_and_what_other_runs_left(
@@ -163,7 +182,7 @@ def test_an_unreachable_coordinator_costs_one_warning_and_what_other_runs_left(
     gone = StateStoreCoordinator()
     gone.stop()
     old, new = opened(held, gone, 0, OLD), opened(held, gone, 0, NEW)
-    clock.now += VERIFY_EVERY_S
+    clock.now += UNUSED_S
     held.tidy(NEW, gone.address)
     assert (old.is_closed, new.is_closed) == (True, False)
     (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]

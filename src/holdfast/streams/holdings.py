@@ -18,6 +18,8 @@ from holdfast.ids import StateStoreId, StateStoreProviderId
 from holdfast.store import StateStoreProvider
 
 VERIFY_EVERY_S = 10.0
+UNUSED_S = 60.0
+"""After so long without a task a provider of another run is closed where nobody can be asked."""
 Place = tuple[str, StateStoreId]
 """A store in a run of a query."""
 
@@ -36,6 +38,7 @@ class Holdings:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._providers: dict[Place, StateStoreProvider] = {}
+        self._used_at: dict[Place, float] = {}
         self._histories: dict[str, VersionLog] = {}
         """By run what its providers read manifests from."""
         self._reported: dict[Place, int] = {}
@@ -50,7 +53,7 @@ class Holdings:
     def tidy(self, run_id: str, coordinator: CoordinatorAddress | None) -> None:
         """Close what moved on or belongs to a run that has stopped, if it is time to ask.
 
-        Where the coordinator cannot be reached, what belongs to another run than this one goes.
+        Where the coordinator cannot be reached, what another run has not used for a while goes.
         Requires: no task is using a provider.
         """
         now, executor = self._clock(), self._executor
@@ -60,9 +63,11 @@ class Holdings:
         by_id = {_provider_id(place): place for place in self._providers}
         asked = StateStoreCoordinatorRef.for_executor(coordinator)
         gone = asked.inactive_among(list(by_id), executor.executor_id)
-        for provider_id, place in by_id.items():
-            if provider_id in gone if gone is not None else place[0] != run_id:
-                self._close(place)
+        if gone is None:
+            self._close_unused(run_id)
+            return
+        for provider_id in gone:
+            self._close(by_id[provider_id])
 
     def provider(
         self,
@@ -72,16 +77,25 @@ class Holdings:
     ) -> StateStoreProvider:
         """The provider of a place, made when it is not open yet.
 
-        Where there is nobody to ask, those of other runs are closed when one is made.
+        Where there is nobody to ask, what other runs do not use any more is closed when one is
+        made.
         """
         known = self._providers.get(place)
         if known is not None:
+            self._used_at[place] = self._clock()
             return known
         if coordinator is None or self._executor is None:
-            for other in [each for each in self._providers if each[0] != place[0]]:
-                self._close(other)
+            self._close_unused(place[0])
         made = self._providers[place] = make()
+        self._used_at[place] = self._clock()
         return made
+
+    def _close_unused(self, run_id: str) -> None:
+        """Close what runs other than this one have not used for a while."""
+        since = self._clock() - UNUSED_S
+        for place in list(self._providers):
+            if place[0] != run_id and self._used_at[place] <= since:
+                self._close(place)
 
     def history(self, run_id: str, make: Callable[[], VersionLog]) -> VersionLog:
         """The history that all providers of a run share, made for the first of them."""
@@ -114,6 +128,7 @@ class Holdings:
 
     def _close(self, place: Place) -> None:
         self._reported.pop(place, None)
+        del self._used_at[place]
         self._providers.pop(place).close()
         for run_id in set(self._histories) - {run for run, _ in self._providers}:
             del self._histories[run_id]

@@ -34,6 +34,7 @@ from cassandra.policies import (
     TokenAwarePolicy,
 )
 from cassandra.protocol import ErrorMessage
+from cassandra.protocol import RequestValidationException as InvalidMessage
 
 from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
 
@@ -211,7 +212,9 @@ def _quieten() -> None:
 
 def passes(error: Exception) -> bool:
     """Whether a request may do better the next time. Requires: twice is as good as once."""
-    refused = (AuthenticationFailed, RequestValidationException, UnresolvableContactPoints)
+    # Of what a server finds wrong in a request the driver turns some into errors of its own.
+    refused = (AuthenticationFailed, RequestValidationException, InvalidMessage,
+               UnresolvableContactPoints)  # fmt: skip
     return isinstance(error, ERRORS) and not any(
         isinstance(each, refused) or _is_untrusted(each) for each in _causes(error)
     )

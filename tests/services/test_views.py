@@ -326,6 +326,21 @@ def test_a_root_that_went_back_is_refused(database: ViewDatabase, tmp_path: Path
     assert database.totals(table) == {"a": (2, 2)}
 
 
+def test_a_table_that_is_dropped_may_come_back_with_other_types(
+    database: ViewDatabase, tmp_path: Path
+) -> None:
+    table = database.table("types")
+    for kind, first, second in (("double", 1.5, 2.5), ("long", 1, 2), ("string", "x", "y")):
+        more = {"value": f"total {kind}"}
+        with _open(database, tmp_path / kind, table, **more) as db:
+            for total in (first, second):
+                with db.update() as store:
+                    store.put(("a",), (total,))
+        found = [database.decoded(f"total {kind}", row)["total"] for row in database.rows(table)]
+        assert found == [second]
+        database.drop(table)
+
+
 def test_other_columns_are_refused_by_name(database: ViewDatabase, tmp_path: Path) -> None:
     table = database.table("columns")
     schema = ViewSchema(*(holdfast.types.parse_schema(TOTALS[part]) for part in ("key", "value")))

@@ -36,7 +36,9 @@ class CassandraView(View):
 
     def __init__(self, spec: ViewSpec) -> None:
         self.spec = spec
-        self._cql = Statements(spec.location, spec.options, spec.retry_timeout_ms)
+        self._cql = Statements(
+            spec.location, spec.options, spec.retry_timeout_ms, columns_text(spec.schema)
+        )
         self._keyspace, self._name = self._cql.address.keyspace, self._cql.address.path
         if not _TABLE.fullmatch(self._name):
             raise InvalidArgument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -368,3 +369,17 @@ def test_a_place_that_is_not_whole_is_refused_without_credentials(location: str)
     with pytest.raises(InvalidArgument) as refused:
         open_view(ViewSpec(location, schema))
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("location", "client", "extra"),
+    [("cassandra://host/k/t", "cassandra", "cassandra"), ("dynamodb://r/t", "boto3", "dynamodb")],
+)
+def test_a_missing_client_is_named_with_the_extra_that_brings_it(
+    location: str, client: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, client, None)
+    schema = ViewSchema(parse_schema("user string"), parse_schema("total long"))
+    with pytest.raises(InvalidArgument) as refused:
+        open_view(ViewSpec(location, schema))
+    assert f'pip install "holdfast[{extra}]"' in str(refused.value)

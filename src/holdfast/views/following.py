@@ -6,12 +6,11 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from importlib import import_module
 from operator import add
 
 import pyarrow as pa
 
-from holdfast.backends.locations import scheme_of
+from holdfast.backends.locations import class_over, scheme_of
 from holdfast.engine.manifest import Manifest
 from holdfast.engine.statestore import EngineReadStateStore
 from holdfast.engine.view import Bounds
@@ -34,15 +33,7 @@ def open_view(spec: ViewSpec) -> View:
             "A view is at cassandra://host:port/keyspace/table or dynamodb://region/table, not at "
             f"{spec.location!r}."
         )
-    extra, client, module, name = _KINDS[scheme]
-    try:
-        import_module(client)
-    except ImportError as error:
-        raise InvalidArgument(
-            f"The view {spec.location} needs the package {client}, which is not installed: "
-            f'pip install "holdfast[{extra}]"'
-        ) from error
-    view: View = getattr(import_module(module), name)(spec)
+    view: View = class_over(scheme, *_KINDS[scheme])(spec)
     return view
 
 

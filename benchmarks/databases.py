@@ -28,6 +28,7 @@ from harness import Report, timed
 from holdfast.types import parse_schema
 from holdfast.views import View, ViewSchema, ViewSpec, open_view
 from holdfast.views.attributes import attribute
+from holdfast.views.view import Standing
 from servers import Cassandra, DynamoDb
 
 KEY, VALUE = "user string", "total long, mean double"
@@ -98,9 +99,12 @@ def view_at(location: str, options: dict[str, str]) -> View:
 
 
 def view_writer(view: View, keys: int) -> Batch:
+    standing = view.standing()
+
     def write(version: int) -> None:
+        nonlocal standing
         view.apply(version, rows_of(keys, version), None, has_encoded=False)
-        view.note(version)
+        standing = view.note(standing, Standing(version))
 
     return write
 

@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 
+from holdfast.backends import dynamodb_client
 from holdfast.backends.dynamodb_client import (
     IN_FLIGHT,
     Client,
@@ -60,17 +61,69 @@ def test_requests_in_flight_are_bounded_and_throttled_ones_are_sent_again(client
     assert sum(sent.values()) == 4 * IN_FLIGHT + 2 * len(range(0, 4 * IN_FLIGHT, 50))
 
 
-def test_the_first_failure_is_raised_when_the_others_are_done(client: Client) -> None:
-    done: list[int] = []
+def test_after_the_first_failure_no_more_are_sent(client: Client) -> None:
+    sent: list[int] = []
+    ended = 0
 
     def request(number: int) -> None:
+        nonlocal ended
+        sent.append(number)
         if number == 1:
             raise failure("ValidationException")
-        done.append(number)
+        time.sleep(0.05)
+        ended += 1
 
     with pytest.raises(InvalidArgument, match=r"Could not write .*ValidationException"):
-        client.call_all("write", [lambda n=n: request(n) for n in range(20)])
-    assert sorted(done) == [0, *range(2, 20)]
+        client.call_all("write", [lambda n=n: request(n) for n in range(20 * IN_FLIGHT)])
+    assert len(sent) < 4 * IN_FLIGHT
+    assert ended == len(sent) - 1  # those on their way were waited for
+
+
+def test_an_outage_is_waited_out_once_for_all_requests() -> None:
+    hasty = Client(LOCATION, Place.of(LOCATION), DynamoDbOptions(), limit_ms=300)
+
+    def refused() -> None:
+        raise EndpointConnectionError(endpoint_url="x", error=ConnectionRefusedError())
+
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match="Nothing is lost"):
+        hasty.call_all("write", [refused] * (20 * IN_FLIGHT))
+    assert time.monotonic() - began < 5 * 0.3
+
+
+def test_requests_that_go_through_slowly_are_no_outage() -> None:
+    hasty = Client(LOCATION, Place.of(LOCATION), DynamoDbOptions(), limit_ms=600)
+    began, lock, sent = time.monotonic(), threading.Lock(), 0
+
+    def throttled() -> None:
+        """One goes through in 50 ms, and that takes 1.6 s for all."""
+        nonlocal sent
+        with lock:
+            if time.monotonic() - began < 0.05 * sent:
+                raise failure("ThrottlingException")
+            sent += 1
+
+    hasty.call_all("write", [throttled] * IN_FLIGHT)
+    assert sent == IN_FLIGHT
+
+
+def test_threads_that_ask_at_once_share_one_client(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+
+    def slowly_made(*_: object) -> object:
+        time.sleep(0.05)
+        made.append(object())
+        return made[-1]
+
+    monkeypatch.setattr(dynamodb_client, "new_client", slowly_made)
+    dynamodb_client._client_of.cache_clear()
+    try:
+        client.call_all("write", [lambda: client.boto] * (2 * IN_FLIGHT))
+    finally:
+        dynamodb_client._client_of.cache_clear()
+    assert len(made) == 1
 
 
 def test_what_has_no_answer_for_long_is_unavailable() -> None:

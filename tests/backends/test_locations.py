@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import traceback
 from itertools import pairwise
 from pathlib import Path
 
@@ -58,6 +59,23 @@ def test_a_missing_client_is_named_with_the_extra_that_brings_it(
         with pytest.raises(InvalidArgument) as refused:
             call()
         assert f'pip install "holdfast[{extra}]"' in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "location", ["dynamodb://key:hunter2@eu-west-1/t", "cassandra://user:hunter2@host/keyspace/t"]
+)
+def test_an_address_with_keys_is_refused_and_not_shown(location: str) -> None:
+    with pytest.raises(InvalidArgument, match="do not belong into an address") as refused:
+        holdfast.open(location, key="user string", value="total long")
+    assert "hunter2" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_an_endpoint_that_is_none_is_refused_and_not_shown() -> None:
+    options = {"endpoint_url": "http://key:hunter2@ host", "key": "k", "secret": "s"}
+    storage = open_storage("dynamodb://eu-west-1/t", options, StateStoreConf(cache_size_bytes=0))
+    with pytest.raises(InvalidArgument, match=r"Check endpoint_url") as refused:
+        storage.read("versions/1")
+    assert "hunter2" not in "".join(traceback.format_exception(refused.value))
 
 
 class Passing(Exception):

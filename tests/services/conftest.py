@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from remotes import Remote, quick_folder
+from view_databases import InCassandra, InDynamoDb, ViewDatabase
 
 from servers import Cassandra, DynamoDb, Hdfs, Kafka, Minio, SparkCluster
 
@@ -64,6 +65,15 @@ def dynamodb() -> Iterator[DynamoDb]:
     """A server without tables; tests use prefixes of their own."""
     with quick_folder() as folder, DynamoDb(folder) as server:
         yield server
+
+
+@pytest.fixture(params=["cassandra", "dynamodb"])
+def database(request: pytest.FixtureRequest) -> Iterator[ViewDatabase]:
+    """Each database that has views."""
+    server = request.getfixturevalue(request.param)
+    place = InCassandra(server) if isinstance(server, Cassandra) else InDynamoDb(server)
+    yield place
+    place.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from streams_with_views import Stream, added_in_arrow, counted_by_pandas, processed
-from view_databases import InCassandra, InDynamoDb, ViewDatabase
+from view_databases import InDynamoDb, ViewDatabase
 
 from holdfast.errors import InvalidArgument, Unavailable
-from servers import Cassandra
 
 pytestmark = pytest.mark.services
 
 MINUTE_US = 60_000_000
-
-
-@pytest.fixture(params=["cassandra", "dynamodb"])
-def database(request: pytest.FixtureRequest) -> Iterator[ViewDatabase]:
-    server = request.getfixturevalue(request.param)
-    place = InCassandra(server) if isinstance(server, Cassandra) else InDynamoDb(server)
-    yield place
-    place.close()
 
 
 @pytest.fixture

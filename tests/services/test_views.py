@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,7 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from cassandra.cluster import Session
-from view_databases import InCassandra, InDynamoDb, ViewDatabase
+from view_databases import (
+    TOTALS,
+    InCassandra,
+    InDynamoDb,
+    ViewDatabase,
+    open_with_view,
+    put_totals,
+)
 
 import holdfast
 from holdfast.errors import InvalidArgument, Unavailable
@@ -26,33 +32,8 @@ from servers import Cassandra, DynamoDb
 
 pytestmark = pytest.mark.services
 
-TOTALS = {"key": "user string", "value": "total long"}
 KEYABLE = "bcdehijklmnopqr"
 """The columns of ALL whose types can be in a primary key of Cassandra."""
-
-
-@pytest.fixture(params=["cassandra", "dynamodb"])
-def database(request: pytest.FixtureRequest) -> Iterator[ViewDatabase]:
-    server = request.getfixturevalue(request.param)
-    place = InCassandra(server) if isinstance(server, Cassandra) else InDynamoDb(server)
-    yield place
-    place.close()
-
-
-def _open(database: ViewDatabase, root: Path | str, table: str, **more: Any) -> holdfast.Database:
-    given = {**TOTALS, **more}
-    return holdfast.open(
-        root, **given, view=database.location(table), view_options=database.options
-    )
-
-
-def _put(db: holdfast.Database, totals: dict[str | None, int | None]) -> None:
-    with db.update() as store:
-        for user, total in totals.items():
-            if total is None:
-                store.remove((user,))
-            else:
-                store.put((user,), (total,))
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -64,10 +45,10 @@ def test_a_view_shows_the_newest_version_of_every_key(
 ) -> None:
     table = database.table("totals")
     root = tmp_path if place == "folder" else f"memory://{table}"
-    with _open(database, root, table) as db:
-        _put(db, {"Sankar": 200, "Jade": 800})
+    with open_with_view(database, root, table) as db:
+        put_totals(db, {"Sankar": 200, "Jade": 800})
         assert database.totals(table) == {"Sankar": (200, 1), "Jade": (800, 1)}
-        _put(db, {"Sankar": 500, "Jade": None, "Kun": 100})
+        put_totals(db, {"Sankar": 500, "Jade": None, "Kun": 100})
     assert database.totals(table) == {"Sankar": (500, 2), "Kun": (100, 2)}
     assert database.get(table, user="Jade") is None
 
@@ -75,7 +56,7 @@ def test_a_view_shows_the_newest_version_of_every_key(
 def test_cells_of_every_type_come_back(database: ViewDatabase, tmp_path: Path) -> None:
     table, rnd = database.table("types"), Random(7)
     cells = [random_row(ALL, rnd) for _ in range(100)]
-    with _open(database, tmp_path, table, key="id long", value=ALL) as db:
+    with open_with_view(database, tmp_path, table, key="id long", value=ALL) as db:
         with db.update() as store:
             for number, row in enumerate(cells):
                 store.put((number,), row)
@@ -112,9 +93,9 @@ def test_rows_go_to_cassandra_in_few_messages_of_which_few_are_on_their_way(
         return future
 
     table = database.table("many")
-    with _open(database, tmp_path, table) as db:
+    with open_with_view(database, tmp_path, table) as db:
         monkeypatch.setattr(Session, "execute_async", counted)
-        _put(db, {f"user {number}": number for number in range(3000)})
+        put_totals(db, {f"user {number}": number for number in range(3000)})
         monkeypatch.undo()
     assert len(database.rows(table)) == 3000
     database.close()
@@ -129,7 +110,7 @@ def test_keys_of_every_type_are_found(database: ViewDatabase, tmp_path: Path) ->
     keys = Schema(StructType(tuple(Field(f.name, f.type, f.nullable) for f in fields)))
     rows = [random_row(keys, rnd, nulls=0.02) for _ in range(60)]
     table = database.table("keys")
-    with _open(database, tmp_path, table, key=keys, value="number long") as db:
+    with open_with_view(database, tmp_path, table, key=keys, value="number long") as db:
         with db.update() as store:
             for number, row in enumerate(rows):
                 store.put(row, (number,))
@@ -172,7 +153,7 @@ def test_keys_that_a_database_cannot_hold_are_found_by_their_text(
     database: ViewDatabase, tmp_path: Path, key: str, cells: list[Any]
 ) -> None:
     table = database.table("odd")
-    with _open(database, tmp_path, table, key=key, value="total long") as db:
+    with open_with_view(database, tmp_path, table, key=key, value="total long") as db:
         with db.update() as store:
             for number, cell in enumerate(cells):
                 store.put((cell,), (number,))
@@ -200,13 +181,13 @@ def test_keys_that_a_database_cannot_hold_are_found_by_their_text(
 
 def test_a_replay_of_older_versions_changes_nothing(database: ViewDatabase, tmp_path: Path) -> None:
     table = database.table("replay")
-    with _open(database, tmp_path, table) as db:
+    with open_with_view(database, tmp_path, table) as db:
         for number in range(1, 6):
             totals: dict[str | None, int | None] = {
                 "a": number,
                 "b": number if number % 2 else None,
             }
-            _put(db, {**totals, None: number})
+            put_totals(db, {**totals, None: number})
         before = database.rows(table), database.rows(f"{table}_encoded")
         assert database.totals(table) == {"a": (5, 5), "b": (5, 5)}
         spec = ViewSpec(
@@ -242,7 +223,7 @@ def test_evicted_and_expired_keys_leave_with_the_version_that_drops_them(
 ) -> None:
     table = database.table("windows")
     more = {"key": "user string, end long", "key_index_ordinal": 1, "partitions": 2}
-    with _open(database, tmp_path, table, **more) as db:
+    with open_with_view(database, tmp_path, table, **more) as db:
         with db.update() as store:
             for number in range(8):
                 store.put((f"u{number}", number), (number,), expires_ms=1000 + number)
@@ -268,72 +249,21 @@ def test_a_view_that_comes_later_or_lags_is_filled_and_stale_rows_go(
 ) -> None:
     table = database.table("lags")
     with holdfast.open(tmp_path, **TOTALS) as db:
-        _put(db, {"a": 1, "b": 1, None: 1})
-        _put(db, {"a": 2})
-    with _open(database, tmp_path, table):
+        put_totals(db, {"a": 1, "b": 1, None: 1})
+        put_totals(db, {"a": 2})
+    with open_with_view(database, tmp_path, table):
         assert database.totals(table) == {"a": (2, 2), "b": (1, 2)}
     with holdfast.open(tmp_path) as db:
-        _put(db, {"b": None, "c": 3, None: None})
-        _put(db, {"a": 4})
-    with _open(database, tmp_path, table) as db:
+        put_totals(db, {"b": None, "c": 3, None: None})
+        put_totals(db, {"a": 4})
+    with open_with_view(database, tmp_path, table) as db:
         assert database.totals(table) == {"a": (4, 4), "c": (3, 4)}
         assert database.rows(f"{table}_encoded") == []
-        _put(db, {"c": 5})
+        put_totals(db, {"c": 5})
     assert database.totals(table) == {"a": (4, 4), "c": (5, 5)}
 
 
 # -- what is refused -------------------------------------------------------------------------------
-
-
-def test_a_table_of_somebody_elses_is_refused_and_left_alone(
-    database: ViewDatabase, tmp_path: Path
-) -> None:
-    table = database.table("foreign")
-    database.create(table)
-    before = database.rows(table)
-    with pytest.raises(InvalidArgument, match="no view of Holdfast made it") as refused:
-        _open(database, tmp_path, table)
-    assert refused.value.condition == "STATE_STORE_NOT_A_VIEW"
-    assert database.rows(table) == before
-
-
-def test_a_view_of_another_root_is_refused_until_its_table_is_dropped(
-    database: ViewDatabase, tmp_path: Path
-) -> None:
-    table = database.table("other")
-    with _open(database, tmp_path / "first", table) as db:
-        _put(db, {"a": 1})
-        _put(db, {"a": 2})
-    with pytest.raises(InvalidArgument, match=f"that of {tmp_path / 'first'}"):
-        _open(database, tmp_path / "second", table)
-    assert database.totals(table) == {"a": (2, 2)}
-    database.drop(table)
-    with _open(database, tmp_path / "second", table) as db:
-        _put(db, {"b": 7})
-    assert database.totals(table) == {"b": (7, 1)}
-
-
-def test_a_root_that_went_back_is_refused(database: ViewDatabase, tmp_path: Path) -> None:
-    table = database.table("back")
-    with _open(database, tmp_path, table) as db:
-        _put(db, {"a": 1})
-        _put(db, {"a": 2})
-    newest = tmp_path / "versions" / "2"
-    assert newest.exists()
-    newest.unlink()
-    with pytest.raises(InvalidArgument, match=r"shows version 2 of .* whose newest is 1"):
-        _open(database, tmp_path, table)
-    assert database.totals(table) == {"a": (2, 2)}
-
-
-def test_other_columns_are_refused_by_name(database: ViewDatabase, tmp_path: Path) -> None:
-    table = database.table("columns")
-    schema = ViewSchema(*(holdfast.types.parse_schema(TOTALS[part]) for part in ("key", "value")))
-    open_view(ViewSpec(database.location(table), schema, database.options)).prepare("me", "here")
-    other = ViewSchema(schema.keys, holdfast.types.parse_schema("total double, n long"))
-    view = open_view(ViewSpec(database.location(table), other, database.options))
-    with pytest.raises(InvalidArgument, match=r"'n' is only here.*'total' is double here and long"):
-        view.prepare("me", "here")
 
 
 def test_an_unknown_option_is_refused_without_its_value(
@@ -362,7 +292,7 @@ def test_wrong_credentials_are_refused_with_what_to_set(tmp_path: Path) -> None:
             assert "hunter2" not in str(refused.value)
         right = {"view": location, "view_options": node.options}
         with holdfast.open(tmp_path / "root", **TOTALS, **right) as db:
-            _put(db, {"a": 1})
+            put_totals(db, {"a": 1})
 
 
 def test_missing_credentials_are_refused_with_what_to_set(
@@ -387,7 +317,7 @@ def test_an_item_that_is_too_large_is_refused_before_anything_is_written(
 ) -> None:
     database = InDynamoDb(dynamodb)
     table = database.table("large")
-    with _open(database, tmp_path, table, value="note string, total long") as db:
+    with open_with_view(database, tmp_path, table, value="note string, total long") as db:
         with db.update() as store:
             store.put(("a",), ("small", 1))
         store = db.update()
@@ -416,7 +346,7 @@ def test_a_database_that_does_not_answer_fails_the_view_and_keeps_the_version(
     if "endpoint_url" in options:
         options["endpoint_url"] = "http://127.0.0.1:19"
     with holdfast.open(tmp_path, **TOTALS) as db:
-        _put(db, {"a": 1})
+        put_totals(db, {"a": 1})
     with pytest.raises(Unavailable, match="Nothing is lost"):
         holdfast.open(tmp_path, view=nowhere, view_options=options, conf={"retry_timeout_ms": 200})
     with holdfast.open(tmp_path) as db:

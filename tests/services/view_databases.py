@@ -6,14 +6,17 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import holdfast
 from holdfast.types import DataType, Schema, parse_schema
 from holdfast.views.attributes import attribute
 from holdfast.views.cql import cql, quoted
 from servers import Cassandra, DynamoDb
 
 Row = dict[str, Any]
+TOTALS = {"key": "user string", "value": "total long"}
 
 
 class ViewDatabase(ABC):
@@ -50,6 +53,10 @@ class ViewDatabase(ABC):
     @abstractmethod
     def drop(self, table: str) -> None:
         """Drop a table."""
+
+    @abstractmethod
+    def forget_commit(self, table: str) -> None:
+        """Leave the note of a view as earlier releases made it."""
 
     @abstractmethod
     def decode(self, kind: DataType, cell: Any) -> Any:
@@ -110,6 +117,10 @@ class InCassandra(ViewDatabase):
     def drop(self, table: str) -> None:
         self.session.execute(f"DROP TABLE {table}")
 
+    def forget_commit(self, table: str) -> None:
+        forget = "UPDATE holdfast_views SET commit_id = null, filled = null WHERE name = %s"
+        self.session.execute(f"{forget} IF EXISTS", (table,))
+
     def decode(self, kind: DataType, cell: Any) -> Any:
         decode = cql(kind).decode
         return cell if cell is None or decode is None else decode(cell)
@@ -158,7 +169,34 @@ class InDynamoDb(ViewDatabase):
     def drop(self, table: str) -> None:
         self.client.delete_table(TableName=table)
 
+    def forget_commit(self, table: str) -> None:
+        self.client.update_item(
+            TableName="holdfast_views",
+            Key={"name": {"S": table}},
+            UpdateExpression="REMOVE commit_id, filled",
+        )
+
     def decode(self, kind: DataType, cell: Any) -> Any:
         decode = attribute(kind).decode
         assert decode is not None
         return decode(cell)
+
+
+def open_with_view(
+    database: ViewDatabase, root: Path | str, table: str, **more: Any
+) -> holdfast.Database:
+    """A store of totals, or of what `more` says, with its view."""
+    given = {**TOTALS, **more}
+    return holdfast.open(
+        root, **given, view=database.location(table), view_options=database.options
+    )
+
+
+def put_totals(db: holdfast.Database, totals: dict[str | None, int | None]) -> None:
+    """Commit totals; users with None go."""
+    with db.update() as store:
+        for user, total in totals.items():
+            if total is None:
+                store.remove((user,))
+            else:
+                store.put((user,), (total,))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,8 @@ import pytest
 
 import holdfast
 from holdfast.database import viewing
+from holdfast.engine.manifest import Manifest
+from holdfast.engine.versions import VersionLog
 from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.types import parse_schema
 from holdfast.views import View, ViewSchema, ViewSpec, open_view
@@ -25,9 +30,11 @@ class Kept:
     def __init__(self) -> None:
         self.rows: Rows = {}
         self.encoded: Rows | None = None
-        self.through: int | None = None
+        self.standing = Standing()
         self.calls: list[str] = []
         self.fails_at: str | None = None
+        self.meanwhile: dict[str, Callable[[], None]] = {}
+        """What others do, once, before a call."""
 
 
 class DictView(View):
@@ -39,6 +46,9 @@ class DictView(View):
     def __init__(self, spec: ViewSpec, kept: Kept) -> None:
         self.spec, self._kept = spec, kept
 
+    def _waits(self, what: str) -> None:
+        self._kept.meanwhile.pop(what, lambda: None)()
+
     def _did(self, what: str) -> None:
         self._kept.calls.append(what)
         if self._kept.fails_at == what:
@@ -46,11 +56,16 @@ class DictView(View):
 
     def prepare(self, owner: str, root: str) -> Standing:
         self._did("prepare")
-        return Standing(self._kept.through, self._kept.encoded is not None)
+        return self._kept.standing
+
+    def standing(self) -> Standing:
+        self._did("look")
+        return self._kept.standing
 
     def add_encoded(self) -> None:
         self._did("add")
-        self._kept.encoded = {}
+        self._kept.encoded = self._kept.encoded or {}
+        self._kept.standing = replace(self._kept.standing, has_encoded=True)
 
     def _table(self, encoded: bool) -> Rows:
         if not encoded:
@@ -68,6 +83,7 @@ class DictView(View):
                 self._table(encoded)[key] = (version, value if is_put else None)
 
     def write(self, version: int, rows: pa.Table, *, encoded: bool) -> None:
+        self._waits("write")
         self._set(version, rows, encoded, True)
         self._did("write")
 
@@ -86,9 +102,12 @@ class DictView(View):
                     removed += 1
         return removed
 
-    def note(self, version: int) -> None:
+    def note(self, before: Standing, after: Standing) -> Standing:
         self._did("note")
-        self._kept.through = max(version, self._kept.through or 0)
+        kept = self._kept.standing
+        if (kept.through, kept.commit_id) == (before.through, before.commit_id):
+            self._kept.standing = replace(after, has_encoded=kept.has_encoded)
+        return self._kept.standing
 
 
 @pytest.fixture
@@ -120,7 +139,7 @@ def test_each_version_brings_its_changes_alone(kept: Kept, tmp_path: Path) -> No
         _put(db, {"a": 1, "b": 1})
         _put(db, {"b": None, "c": 2})
     assert kept.rows == {("a",): (1, (1,)), ("b",): (2, None), ("c",): (2, (2,))}
-    assert kept.through == 2
+    assert kept.standing.through == 2
     assert kept.calls.count("older") == 1  # when it was made
 
 
@@ -149,7 +168,7 @@ def test_what_failed_is_made_good_by_the_next_commit(
         kept.fails_at = None
         _put(db, {"b": None})
         assert _shown(kept.rows) == {"a": 2, "c": 2}
-    assert kept.through == 3
+    assert kept.standing.through == 3
 
 
 def test_sync_view_catches_up(kept: Kept, tmp_path: Path) -> None:
@@ -189,11 +208,136 @@ def test_a_view_behind_by_more_than_a_version_is_filled(kept: Kept, tmp_path: Pa
         _put(db, {"c": 3})
     with _open(tmp_path):
         assert _shown(kept.rows) == {"a": 1, "c": 3}
-    assert kept.through == 3
+    assert kept.standing.through == 3
+
+
+def test_handles_that_take_turns_bring_their_changes_alone(kept: Kept, tmp_path: Path) -> None:
+    with _open(tmp_path) as one, _open(tmp_path) as other:
+        for number in range(3):
+            _put(one, {"a": number, None: number})
+            _put(other, {"b": number, None: None})
+        assert kept.standing.through == one.refresh() == 6
+    assert kept.calls.count("older") == 1  # when it was made
+    assert _shown(kept.rows) == {"a": 2, "b": 2}
+    assert kept.encoded is not None
+    assert _shown(kept.encoded) == {}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_removed_key_stays_away_when_a_whole_fill_overtakes_its_writer(
+    kept: Kept, tmp_path: Path, fails: bool
+) -> None:
+    def overtake() -> None:
+        with holdfast.open(tmp_path) as db:
+            _put(db, {"k": None, "b": 2})
+        with _open(tmp_path):
+            assert _shown(kept.rows) == {"a": 0, "b": 2}
+        kept.fails_at = "write" if fails else None
+
+    with _open(tmp_path) as slow:
+        _put(slow, {"a": 0})
+        kept.meanwhile["write"] = overtake
+        if fails:
+            with pytest.raises(Unavailable):
+                _put(slow, {"k": 1})
+            kept.fails_at = None
+            _put(slow, {"c": 3})
+        else:
+            _put(slow, {"k": 1})
+        expected = {"a": 0, "b": 2, **({"c": 3} if fails else {})}
+        assert _shown(kept.rows) == expected
+        before = kept.calls.count("older")
+        _put(slow, {"d": 4})
+    assert kept.calls.count("older") == before
+    assert kept.standing.through == slow.version
+
+
+def test_a_view_that_is_begun_anew_meanwhile_is_filled(kept: Kept, tmp_path: Path) -> None:
+    with _open(tmp_path) as db:
+        _put(db, {"a": 1})
+        made = kept.standing
+
+        def begin_anew() -> None:
+            kept.standing, kept.rows = replace(made, through=None, commit_id=None), {}
+
+        kept.meanwhile["write"] = begin_anew
+        _put(db, {"b": 2})
+    assert _shown(kept.rows) == {"a": 1, "b": 2}
+    assert kept.standing.through == kept.standing.filled == 2
+
+
+def _gone_back(root: Path, versions: int) -> None:
+    """A root that went back to version 1 and on without its view."""
+    for newer in range(2, 2 + versions):
+        (root / "versions" / str(newer)).unlink(missing_ok=True)
+    with holdfast.open(root) as db:
+        assert db.version == 1
+        for _ in range(versions):
+            _put(db, {"b": None, "c": 5})
+
+
+def test_another_version_of_the_same_number_is_refused(kept: Kept, tmp_path: Path) -> None:
+    with _open(tmp_path) as db:
+        _put(db, {"a": 1, "b": 1})
+        _put(db, {"a": 2})
+    _gone_back(tmp_path, 1)
+    with pytest.raises(InvalidArgument, match=r"version 2 of .* where that is another") as refused:
+        _open(tmp_path)
+    assert refused.value.condition == "STATE_STORE_NOT_A_VIEW"
+    assert _shown(kept.rows) == {"a": 2, "b": 1}
+
+
+def test_a_version_after_another_one_than_the_view_shows_is_filled(
+    kept: Kept, tmp_path: Path
+) -> None:
+    with _open(tmp_path) as db:
+        _put(db, {"a": 1, "b": 1})
+        _put(db, {"a": 2})
+    _gone_back(tmp_path, 2)
+    with _open(tmp_path):
+        assert _shown(kept.rows) == {"a": 1, "c": 5}
+    assert kept.standing.through == kept.standing.filled == 3
+
+
+@pytest.mark.parametrize("through", [1, 2])
+def test_a_note_without_a_commit_has_the_view_filled_once(
+    kept: Kept, tmp_path: Path, through: int
+) -> None:
+    with _open(tmp_path) as db:
+        _put(db, {"a": 1})
+        _put(db, {"b": 2})
+    kept.standing = Standing(through)
+    kept.rows["stale",] = (1, (7,))
+    before = kept.calls.count("older")
+    for _ in range(2):
+        with _open(tmp_path) as db:
+            assert _shown(kept.rows) == {"a": 1, "b": 2}
+    assert kept.calls.count("older") == before + 1
+
+
+def test_opening_a_view_that_is_up_to_date_reads_no_version_before(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _open(tmp_path) as db:
+        _put(db, {"a": 1})
+        _put(db, {"a": 2})
+    loaded: list[int] = []
+    plain = VersionLog.load
+
+    def load(self: VersionLog, version: int) -> Manifest:
+        loaded.append(version)
+        return plain(self, version)
+
+    monkeypatch.setattr(VersionLog, "load", load)
+    calls = len(kept.calls)
+    with _open(tmp_path) as db:
+        db.sync_view()
+    assert 1 not in loaded
+    assert kept.calls[calls:] == ["prepare"]
 
 
 def test_a_view_of_a_later_version_is_refused(kept: Kept, tmp_path: Path) -> None:
-    kept.through = 7
+    kept.standing = Standing(7)
     with pytest.raises(InvalidArgument, match=r"shows version 7 of .*, whose newest is 0"):
         _open(tmp_path)
 
@@ -225,3 +369,17 @@ def test_a_place_that_is_not_whole_is_refused_without_credentials(location: str)
     with pytest.raises(InvalidArgument) as refused:
         open_view(ViewSpec(location, schema))
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("location", "client", "extra"),
+    [("cassandra://host/k/t", "cassandra", "cassandra"), ("dynamodb://r/t", "boto3", "dynamodb")],
+)
+def test_a_missing_client_is_named_with_the_extra_that_brings_it(
+    location: str, client: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, client, None)
+    schema = ViewSchema(parse_schema("user string"), parse_schema("total long"))
+    with pytest.raises(InvalidArgument) as refused:
+        open_view(ViewSpec(location, schema))
+    assert f'pip install "holdfast[{extra}]"' in str(refused.value)

@@ -34,6 +34,7 @@ from cassandra.policies import (
     TokenAwarePolicy,
 )
 from cassandra.protocol import ErrorMessage
+from cassandra.protocol import RequestValidationException as InvalidMessage
 
 from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
 
@@ -110,17 +111,21 @@ class Client:
         self.session = session
         self.known: set[tuple[str, ...]] = set()
         """What a user of the session found out once and for all."""
-        self._prepared: dict[tuple[str, bool], Any] = {}
+        self._prepared: dict[tuple[str, bool, str], Any] = {}
 
-    def prepared(self, query: str, *, serial: bool = False) -> Any:
-        """The statement, prepared at its first use; `serial` reads see what Paxos decided."""
-        found = self._prepared.get((query, serial))
+    def prepared(self, query: str, *, serial: bool = False, shape: str = "") -> Any:
+        """The statement, prepared at its first use; `serial` reads see what Paxos decided.
+
+        `shape` tells tables of one name apart, of which one was dropped and the other made later:
+        a statement keeps the types that its columns had when it was prepared.
+        """
+        found = self._prepared.get((query, serial, shape))
         if found is None:
             found = self.session.prepare(query)
             profile = self.session.cluster.profile_manager.default
             if serial:
                 found.consistency_level = profile.serial_consistency_level
-            self._prepared[query, serial] = found
+            self._prepared[query, serial, shape] = found
         return found
 
     def run(self, query: str, *values: object, serial: bool = False) -> list[Any]:
@@ -211,7 +216,9 @@ def _quieten() -> None:
 
 def passes(error: Exception) -> bool:
     """Whether a request may do better the next time. Requires: twice is as good as once."""
-    refused = (AuthenticationFailed, RequestValidationException, UnresolvableContactPoints)
+    # Of what a server finds wrong in a request the driver turns some into errors of its own.
+    refused = (AuthenticationFailed, RequestValidationException, InvalidMessage,
+               UnresolvableContactPoints)  # fmt: skip
     return isinstance(error, ERRORS) and not any(
         isinstance(each, refused) or _is_untrusted(each) for each in _causes(error)
     )

@@ -59,6 +59,11 @@ class DynamoDbStorage(ChunkedStorage):
     ) -> None:
         parts = urlsplit(location)
         prefix, _, folder = parts.path.strip("/").partition("/")
+        if "@" in parts.netloc:
+            raise InvalidArgument(
+                "Keys do not belong into an address, which is shown and kept: give them as "
+                "options, or as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+            )
         if not (parts.netloc and prefix):
             raise InvalidArgument(
                 f"{location} is not complete: write dynamodb://region/table-prefix."
@@ -105,7 +110,7 @@ class _DynamoDbRows(Rows):
             raise InvalidArgument(
                 f"The table {self.table} cannot be reached with its options or the environment's: "
                 f"{type(error).__name__}. Check endpoint_url, region and profile."
-            ) from error
+            ) from None  # its text may show what was given
 
     # The table
 

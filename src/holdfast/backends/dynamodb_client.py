@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from holdfast.backends.aws_client import (
     status_of,
     title_of,
 )
-from holdfast.backends.retrying import retried
+from holdfast.backends.retrying import Patience
 from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
 
 T = TypeVar("T")
@@ -97,19 +98,30 @@ class Client:
 
     def call(self, what: str, call: Callable[[], T]) -> T:
         """What `call` gives, retried, its failures mapped; those it expects it has to catch."""
-        try:
-            return retried(call, passes, self._limit_ms)
-        except (BotoCoreError, ClientError) as error:
-            raise self._mapped(error, what) from None
+        return self._patient(what, call, Patience(self._limit_ms))
 
     def call_all(self, what: str, calls: Iterable[Callable[[], object]]) -> None:
-        """Many calls, so many at a time, each retried; the first failure is raised at the end."""
-        pool = _pool_of(os.getpid())
-        waiting = [pool.submit(self.call, what, call) for call in calls]
-        failures = [future.exception() for future in waiting]
-        for failure in failures:
-            if failure is not None:
-                raise failure
+        """Many calls, so many at a time, each retried. The first failure is raised.
+
+        They wait for the server together: when none has gone through for the time limit, that is a
+        failure. After one no more are made, and those on their way have ended.
+        """
+        pool, patience = _pool_of(os.getpid()), Patience(self._limit_ms)
+        made = [pool.submit(self._patient, what, call, patience) for call in calls]
+        try:
+            wait(made, return_when=FIRST_EXCEPTION)
+        finally:
+            patience.end()
+            ended = [future for future in made if not future.cancel()]
+            wait(ended)
+        for future in ended:
+            future.result()
+
+    def _patient(self, what: str, call: Callable[[], T], patience: Patience) -> T:
+        try:
+            return patience.retried(call, passes)
+        except (BotoCoreError, ClientError) as error:
+            raise self._mapped(error, what) from None
 
     def _mapped(self, error: BotoCoreError | ClientError, what: str) -> HoldfastError:
         failed = f"Could not {what} at {self._location}: {title_of(error)}."
@@ -120,9 +132,29 @@ class Client:
         return Unavailable(f"{failed} Nothing is lost: try again when DynamoDB answers.")
 
 
-@lru_cache(maxsize=16)
+_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """A fork may come while another thread of its parent is making a client."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 def client_of(pid: int, region: str, options: DynamoDbOptions) -> Any:
-    """A client of this process: its connections must not be shared with a fork of it."""
+    """A client of this process: its connections must not be shared with a fork of it.
+
+    Threads that ask at once get the same one, and one is made.
+    """
+    with _lock:
+        return _client_of(pid, region, options)
+
+
+@lru_cache(maxsize=16)
+def _client_of(pid: int, region: str, options: DynamoDbOptions) -> Any:
     return new_client("dynamodb", region, options, IN_FLIGHT)
 
 

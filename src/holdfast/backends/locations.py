@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from holdfast.backends.cache import cached
@@ -47,7 +48,8 @@ def open_storage(
     if scheme == "memory":
         return MemoryStorage.named(text.removeprefix("memory://").strip("/"))
     if scheme in _REMOTE:
-        return cached(_remote(text, scheme, options or {}, conf), conf)
+        remote: Storage = class_over(scheme, *_REMOTE[scheme])(text, options or {}, conf)
+        return cached(remote, conf)
     return FsspecStorage(text, dict(options or {}))
 
 
@@ -57,16 +59,15 @@ def scheme_of(location: str) -> str:
     return urlsplit(location).scheme if is_uri else ""
 
 
-def _remote(
-    location: str, scheme: str, options: Mapping[str, str], conf: StateStoreConf
-) -> Storage:
-    extra, client, module, name = _REMOTE[scheme]
+def class_over(scheme: str, extra: str, client: str, module: str, name: str) -> Any:
+    """A class that needs a client's package. Where that is missing, InvalidArgument names `extra`,
+    which brings it.
+    """
     try:
         import_module(client)
     except ImportError as error:
         raise InvalidArgument(
-            f"{location} needs the package {client}, which is not installed: "
+            f"{scheme}:// needs the package {client}, which is not installed: "
             f'pip install "holdfast[{extra}]"'
         ) from error
-    storage: Storage = getattr(import_module(module), name)(location, options, conf)
-    return storage
+    return getattr(import_module(module), name)

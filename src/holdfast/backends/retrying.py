@@ -19,16 +19,38 @@ def retried(call: Callable[[], T], passes: Callable[[Exception], bool], limit_ms
     Waits double between calls, and differ so that many callers do not come at once. The failure
     at the end of `limit_ms`, and one that does not pass, is raised as it is.
     """
-    deadline = time.monotonic() + limit_ms / 1000
-    wait_s = _FIRST_WAIT_S
-    while True:
-        try:
-            return call()
-        except Exception as error:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or not passes(error):
-                raise
-            if wait_s == _FIRST_WAIT_S:
-                log.warning("No answer (%s); trying again", type(error).__name__)
-        time.sleep(min(wait_s * random.uniform(0.5, 1.0), left_s))
-        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+    return Patience(limit_ms).retried(call, passes)
+
+
+class Patience:
+    """What many calls to one server share, by any threads: how long they wait for it in all.
+
+    It ends when none of them has succeeded for `limit_ms`, however many they are.
+    """
+
+    def __init__(self, limit_ms: int) -> None:
+        self._limit_s = limit_ms / 1000
+        self._deadline = time.monotonic() + self._limit_s
+        self._is_over = False
+
+    def end(self) -> None:
+        """Have no call made again from now on."""
+        self._is_over = True
+
+    def retried(self, call: Callable[[], T], passes: Callable[[Exception], bool]) -> T:
+        """What `call` gives, called again as `retried` does, while there is patience."""
+        wait_s = _FIRST_WAIT_S
+        while True:
+            try:
+                made = call()
+            except Exception as error:
+                left_s = self._deadline - time.monotonic()
+                if left_s <= 0 or self._is_over or not passes(error):
+                    raise
+                if wait_s == _FIRST_WAIT_S:
+                    log.warning("No answer (%s); trying again", type(error).__name__)
+            else:
+                self._deadline = time.monotonic() + self._limit_s
+                return made
+            time.sleep(min(wait_s * random.uniform(0.5, 1.0), left_s))
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)

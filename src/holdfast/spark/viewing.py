@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast import errors
 from holdfast.conf import VIEW_PREFIX, StateStoreConf
 from holdfast.engine.manifest import Manifest
-from holdfast.engine.view import Bounds
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.spark.operators import Shown
 from holdfast.spark.stages import StageRun
@@ -26,16 +25,14 @@ from holdfast.streams.task import StoreSpec
 from holdfast.types import Schema, StructType, columns_of, parse_schema
 from holdfast.views import (
     Applied,
+    Change,
     Follower,
     Step,
     View,
     ViewSchema,
     ViewSpec,
-    bounds_before,
-    changes_of,
     is_unbounded,
     open_view,
-    owner_of,
 )
 
 _SMALL_BYTES = 16 << 10
@@ -89,15 +86,12 @@ class ShownStore:
 
     store: StoreSpec
     view: ViewSpec
-    version: int
-    before: Mapping[int, Bounds] | None
     step: Step
 
-    def changes(self, partition: int) -> Iterator[tuple[pa.Table | None, pa.Table | None]]:
+    def changes(self, partition: int) -> Iterator[Change]:
         """What the version changed, or has."""
-        reader = self.store.engine(partition).get_read_store(self.version)
-        before = None if self.before is None else self.before[partition]
-        return changes_of(reader, before, is_whole=self.step.is_whole)
+        reader = self.store.engine(partition).get_read_store(self.step.version)
+        return self.step.changes(reader, partition)
 
     def fitting(self, rows: pa.Table) -> pa.Table:
         """Rows as the view has them."""
@@ -137,9 +131,7 @@ class StreamView:
             self._made = Template(session, self._run.frames.rows_schema, self._shown.make)
         self._spec = ViewSpec(wish.location, self._schema(), wish.options, conf.retry_timeout_ms)
         self._view: View = open_view(self._spec)
-        owner = owner_of(manifest, number, self._shown.store) or f"root:{root}"
-        self._follower = Follower(self._view, owner, root)
-        self._follower.prepare(manifest.version)
+        self._follower = Follower(self._view, manifest, number, self._shown.store, root)
 
     def _schema(self) -> ViewSchema:
         keys = self._store.key_schema
@@ -153,20 +145,13 @@ class StreamView:
             values = tuple(f for f in values if f.name in self._shown.values)
         return ViewSchema(keys, Schema(StructType(values)))
 
-    def follow(self, manifest: Manifest, before: Callable[[], Manifest | None]) -> None:
+    def follow(self, manifest: Manifest, before: Callable[[], Manifest]) -> None:
         """Bring the view to a version; `before` gives the one before it."""
-        version = manifest.version
-        bounds, is_whole = None, not self._follower.is_next(version)
-        if not is_whole and self._follower.through != version:
-            bounds = bounds_before(before(), manifest, self._number, self._shown.store)
-            is_whole = bounds is None
 
         def run(step: Step) -> list[Applied]:
-            shown = ShownStore(self._store, self._spec, version, bounds, step)
-            return self._by_tasks(shown)
+            return self._by_tasks(ShownStore(self._store, self._spec, step))
 
-        is_small = not is_whole and self._is_small(manifest)
-        self._follower.follow(version, is_whole=is_whole, run=run, is_small=is_small)
+        self._follower.follow(manifest, before, run, is_small=self._is_small(manifest))
 
     def _is_small(self, manifest: Manifest) -> bool:
         """Whether a version's changes together have no room for a row of a forbidden size.

@@ -6,15 +6,7 @@ A `Follower` brings a view from version to version; other services read it with 
 own client, while the state goes on.
 """
 
-from holdfast.views.following import (
-    Change,
-    Follower,
-    Step,
-    bounds_before,
-    changes_of,
-    open_view,
-    owner_of,
-)
+from holdfast.views.following import Change, Follower, Step, open_view
 from holdfast.views.view import Applied, View, ViewSchema, ViewSpec, is_unbounded
 
 __all__ = [
@@ -25,9 +17,6 @@ __all__ = [
     "View",
     "ViewSchema",
     "ViewSpec",
-    "bounds_before",
-    "changes_of",
     "is_unbounded",
     "open_view",
-    "owner_of",
 ]

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,6 @@ from holdfast.backends.dynamodb_client import (
     Place,
 )
 from holdfast.errors import InvalidArgument, Unavailable
-from holdfast.types import Field
 from holdfast.views.attributes import (
     GREATEST,
     MOST_ITEM_BYTES,
@@ -42,15 +39,14 @@ from holdfast.views.attributes import (
 from holdfast.views.cells import plain_cells
 from holdfast.views.keys import fits_in_columns, key_texts
 from holdfast.views.mapping import is_leaf
-from holdfast.views.owning import NOTES, Note, check_columns, check_note, columns_text
+from holdfast.views.owning import NOTES, Note, noted_standing, noted_through
+from holdfast.views.tables import TableView
 from holdfast.views.view import (
     DELETED,
-    ENCODED,
     EXPIRES,
     KEY,
     VERSION,
     Standing,
-    View,
     ViewSpec,
     is_unbounded,
 )
@@ -59,6 +55,8 @@ Item = dict[str, Attribute]
 MARK_DAYS = 7
 """How long a row that is gone stays marked."""
 _MOST_KEY_COLUMNS = 2
+_UNSETTLED = ("CREATING", "DELETING")
+_SETTLED_S, _SETTLED_CHECKS = 1.0, 300
 _BYTES_PER_BYTE = 20
 """What a byte of Arrow can at most count in an item: a list of booleans holds eight in it."""
 _IF_NEWER = {
@@ -67,18 +65,18 @@ _IF_NEWER = {
 }
 
 
-class DynamoDbView(View):
+class DynamoDbView(TableView):
     """The first key column is the partition key, the second one sorts its items."""
 
     number_sizes = (SMALLEST, GREATEST)
 
     def __init__(self, spec: ViewSpec) -> None:
         self.spec = spec
-        self._place = Place.of(spec.location)
+        place = Place.of(spec.location)
+        self.name = place.name
         self._client = Client(
-            spec.location, self._place, DynamoDbOptions.of(spec.options), spec.retry_timeout_ms
+            spec.location, place, DynamoDbOptions.of(spec.options), spec.retry_timeout_ms
         )
-        self._owner = ""
         keys = spec.schema.keys
         self.is_by_columns = len(keys) <= _MOST_KEY_COLUMNS and all(
             fits_in_columns(field.type, booleans=False) for field in keys
@@ -86,50 +84,15 @@ class DynamoDbView(View):
 
     # -- making it -----------------------------------------------------------------------------
 
-    def prepare(self, owner: str, root: str) -> Standing:
-        note = self._note()
-        found = self._keys_of(self._place.name)
-        check_note(note, owner, self.spec.schema, self.spec.location, has_table=found is not None)
-        self._owner = owner
-        if note is None or found is None:
-            return self._made(note, owner, root).standing
-        return self._checked(note, found)
+    def _make_notes(self) -> None:
+        if self._found(NOTES) is None:
+            self._create_table(NOTES, {"name": "S HASH"})
 
-    def _checked(self, note: Note, found: dict[str, str]) -> Standing:
-        """How far the view is, once its tables are seen to be as it made them."""
-        check_columns(found, self._shape(self.is_by_columns), self._place.name)
-        if not note.has_encoded:
-            return note.standing
-        name = self._place.name + ENCODED
-        encoded = self._keys_of(name)
-        if encoded is None:
-            # Somebody deleted it, or a crash came before it was made: it has to be filled.
-            self._create_rows(name, by_columns=False)
-            return replace(note.standing, through=None)
-        check_columns(encoded, self._shape(False), name)
-        return note.standing
-
-    def _made(self, before: Note | None, owner: str, root: str) -> Note:
-        """Claim the name, then make the table: a claim without a table is made good later."""
-        if self._keys_of(self._place.name + ENCODED) is not None:
-            raise InvalidArgument(
-                f"There is no table of the view {self.spec.location}, but one called "
-                f"{self._place.name + ENCODED!r}, of an earlier view perhaps. Nothing was touched. "
-                "Delete it, or name another table.",
-                condition="STATE_STORE_NOT_A_VIEW",
-            )
-        if self._keys_of(NOTES) is None:
-            self._create(NOTES, {"name": "S HASH"})
-        note = Note(owner, root, columns_text(self.spec.schema))
-        self._claim(before, note)
-        self._create_rows(self._place.name, by_columns=self.is_by_columns)
-        return note
-
-    def _claim(self, before: Note | None, note: Note) -> None:
+    def _claim(self, before: Note | None, note: Note) -> bool:
         item = {
-            "name": {"S": self._place.name}, "owner": {"S": note.owner}, "root": {"S": note.root},
+            "name": {"S": self.name}, "owner": {"S": note.owner}, "root": {"S": note.root},
             "columns": {"S": note.columns}, "has_encoded": {"BOOL": False},
-            "through": {"N": str(note.through)},
+            **_number("through", noted_through(note.standing)),
         }  # fmt: skip
         # After a reply that was lost the note is our own already.
         owners = {":own": {"S": note.owner}}
@@ -137,37 +100,37 @@ class DynamoDbView(View):
         if before is not None:
             owners[":before"] = {"S": before.owner}
             condition += " OR #o = :before"
-        if not self._unless_refused(
+        return self._unless_refused(
             "note the view",
             lambda: self._client.boto.put_item(
                 TableName=NOTES, Item=item, ConditionExpression=condition,
                 ExpressionAttributeNames={"#o": "owner"}, ExpressionAttributeValues=owners,
             ),
-        ):  # fmt: skip
-            raise Unavailable(
-                f"Another query has just claimed the view {self.spec.location}. Give each its own."
-            )
+        )  # fmt: skip
 
-    def _create_rows(self, name: str, *, by_columns: bool) -> None:
-        self._create(name, self._shape(by_columns))
+    def _create(self, table: str, *, by_columns: bool) -> None:
+        self._create_table(table, self._shape(by_columns=by_columns))
+        self._complete(table)
+
+    def _complete(self, table: str) -> None:
         ttl = {"Enabled": True, "AttributeName": EXPIRES}
 
         def let_marks_go() -> None:
             try:
-                self._client.boto.update_time_to_live(TableName=name, TimeToLiveSpecification=ttl)
+                self._client.boto.update_time_to_live(TableName=table, TimeToLiveSpecification=ttl)
             except ClientError as error:
                 if code_of(error) != "ValidationException":  # it was set already
                     raise
 
         self._client.call("set the time to live", let_marks_go)
 
-    def _create(self, name: str, shape: dict[str, str]) -> None:
+    def _create_table(self, table: str, shape: dict[str, str]) -> None:
         parts = [(key, *text.split()) for key, text in shape.items()]
 
         def create() -> None:
             try:
                 self._client.boto.create_table(
-                    TableName=name,
+                    TableName=table,
                     KeySchema=[{"AttributeName": k, "KeyType": role} for k, _, role in parts],
                     AttributeDefinitions=[
                         {"AttributeName": k, "AttributeType": kind} for k, kind, _ in parts
@@ -179,15 +142,9 @@ class DynamoDbView(View):
                     raise
 
         self._client.call("create the table", create)
-        self._client.call(
-            "wait for the table",
-            lambda: self._client.boto.get_waiter("table_exists").wait(
-                TableName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 300}
-            ),
-        )
+        self._settled(table, is_made=True)
 
-    def _shape(self, by_columns: bool) -> dict[str, str]:
-        """The attributes of a table's key, with type and role."""
+    def _shape(self, *, by_columns: bool) -> dict[str, str]:
         if not by_columns:
             return {KEY: "S HASH"}
         roles = ("HASH", "RANGE")
@@ -196,29 +153,49 @@ class DynamoDbView(View):
             for field, role in zip(self.spec.schema.keys, roles, strict=False)
         }
 
-    def _keys_of(self, name: str) -> dict[str, str] | None:
-        """The key of a table, None where there is none."""
+    def _found(self, table: str) -> dict[str, str] | None:
+        found = self._settled(table, is_made=False)
+        if found is None:
+            return None
+        kinds = {d["AttributeName"]: d["AttributeType"] for d in found["AttributeDefinitions"]}
+        return {
+            part["AttributeName"]: f"{kinds[part['AttributeName']]} {part['KeyType']}"
+            for part in found["KeySchema"]
+        }
 
-        def describe() -> dict[str, str] | None:
-            try:
-                found = self._client.boto.describe_table(TableName=name)["Table"]
-            except ClientError as error:
-                if code_of(error) == MISSING:
-                    return None
-                raise
-            kinds = {d["AttributeName"]: d["AttributeType"] for d in found["AttributeDefinitions"]}
-            return {
-                part["AttributeName"]: f"{kinds[part['AttributeName']]} {part['KeyType']}"
-                for part in found["KeySchema"]
-            }
+    def _settled(self, table: str, *, is_made: bool) -> dict[str, Any] | None:
+        """A table as DynamoDB describes it, once that is done that makes or deletes it.
 
-        return self._client.call("look at the table", describe)
+        None where there is none. One that `is_made` may be seen a little later.
+        """
+        found: dict[str, Any] | None = None
+        for _ in range(_SETTLED_CHECKS):
+            found = self._client.call("look at the table", lambda: self._described(table))
+            if found is None and not is_made:
+                return None
+            if found is not None and found["TableStatus"] not in _UNSETTLED:
+                return found
+            time.sleep(_SETTLED_S)
+        status = "not to be seen" if found is None else found["TableStatus"]
+        raise Unavailable(
+            f"The table {table!r} of the view {self.spec.location} is still {status}. Nothing is "
+            "lost: try again when it is ACTIVE, or gone."
+        )
+
+    def _described(self, table: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = self._client.boto.describe_table(TableName=table)["Table"]
+        except ClientError as error:
+            if code_of(error) == MISSING:
+                return None
+            raise
+        return found
 
     def _note(self) -> Note | None:
         def read() -> Item | None:
             try:
                 found = self._client.boto.get_item(
-                    TableName=NOTES, Key={"name": {"S": self._place.name}}, ConsistentRead=True
+                    TableName=NOTES, Key={"name": {"S": self.name}}, ConsistentRead=True
                 )
             except ClientError as error:
                 if code_of(error) == MISSING:
@@ -230,32 +207,44 @@ class DynamoDbView(View):
         item = self._client.call("read what is noted of the view", read)
         if item is None:
             return None
-        return Note(
-            item["owner"]["S"], item["root"]["S"], item["columns"]["S"],
+        standing = noted_standing(
             int(item["through"]["N"]), item["has_encoded"]["BOOL"],
+            item["commit_id"]["S"] if "commit_id" in item else None,
+            int(item["filled"]["N"]) if "filled" in item else None,
         )  # fmt: skip
+        return Note(item["owner"]["S"], item["root"]["S"], item["columns"]["S"], standing)
 
-    def add_encoded(self) -> None:
-        name = self._place.name + ENCODED
-        note = self._note()
-        if not (note is not None and note.has_encoded) and self._keys_of(name) is not None:
-            raise InvalidArgument(
-                f"The view {self.spec.location} needs a table {name!r} for keys that no primary "
-                "key takes, and there is one that is not its own. Name another table for the view.",
-                condition="STATE_STORE_NOT_A_VIEW",
-            )
+    def _note_encoded(self) -> None:
         self._update_note("SET has_encoded = :new", "", {":new": {"BOOL": True}})
-        self._create_rows(name, by_columns=False)
 
-    def note(self, version: int) -> None:
-        self._update_note("SET through = :new", " AND through < :new", _version(":new", version))
+    def note(self, before: Standing, after: Standing) -> Standing:
+        values = {
+            **_number(":through", noted_through(after)),
+            **_number(":then", noted_through(before)),
+        }
+        condition, sets, removes = " AND through = :then", ["through = :through"], []
+        if before.commit_id is None:
+            condition += " AND attribute_not_exists(commit_id)"
+        else:
+            condition += " AND commit_id = :before"
+            values[":before"] = {"S": before.commit_id}
+        if after.commit_id is None:
+            removes.append("commit_id")
+        else:
+            sets.append("commit_id = :after")
+            values[":after"] = {"S": after.commit_id}
+        if after.filled is not None:
+            sets.append("filled = :filled")
+            values |= _number(":filled", after.filled)
+        change = f"SET {', '.join(sets)}" + (f" REMOVE {', '.join(removes)}" if removes else "")
+        return after if self._update_note(change, condition, values) else self.standing()
 
-    def _update_note(self, change: str, condition: str, values: dict[str, Attribute]) -> None:
-        self._unless_refused(
+    def _update_note(self, change: str, condition: str, values: dict[str, Attribute]) -> bool:
+        return self._unless_refused(
             "note the version",
             lambda: self._client.boto.update_item(
                 TableName=NOTES,
-                Key={"name": {"S": self._place.name}},
+                Key={"name": {"S": self.name}},
                 UpdateExpression=change,
                 ConditionExpression="#o = :own" + condition,
                 ExpressionAttributeNames={"#o": "owner"},
@@ -266,19 +255,18 @@ class DynamoDbView(View):
     # -- keeping it up to date -----------------------------------------------------------------
 
     def write(self, version: int, rows: pa.Table, *, encoded: bool) -> None:
-        by_columns = self.is_by_columns and not encoded
-        names = [*self._key_names(by_columns), *self._other_names(by_columns)]
-        self._put_all(encoded, version, self._items(rows, names, _version(VERSION, version)))
+        names = [*self._key_names(encoded=encoded), *self._other_names(encoded=encoded)]
+        self._put_all(encoded, version, self._items(rows, names, _number(VERSION, version)))
 
     def remove(self, version: int, rows: pa.Table, *, encoded: bool) -> None:
-        names = self._key_names(self.is_by_columns and not encoded)
+        names = self._key_names(encoded=encoded)
         self._put_all(encoded, version, self._items(rows, names, self._mark(version)))
 
     def remove_older(self, version: int, *, has_encoded: bool) -> int:
         removed = 0
         for encoded in (False, True) if has_encoded else (False,):
-            names = self._key_names(self.is_by_columns and not encoded)
-            for page in self._older_pages(version, self._name(encoded), names):
+            names = self._key_names(encoded=encoded)
+            for page in self._older_pages(version, self._table_name(encoded=encoded), names):
                 mark = self._mark(version)
                 self._put_all(encoded, version, ({**item, **mark} for item in page))
                 removed += len(page)
@@ -292,7 +280,7 @@ class DynamoDbView(View):
             "ProjectionExpression": ", ".join(aliases),
             "FilterExpression": "#v < :v AND attribute_not_exists(#d)",
             "ExpressionAttributeNames": {**aliases, "#v": VERSION, "#d": DELETED},
-            "ExpressionAttributeValues": _version(":v", version),
+            "ExpressionAttributeValues": _number(":v", version),
         }
         while True:
             page = self._client.call("read rows", lambda: self._client.boto.scan(**request))
@@ -304,11 +292,11 @@ class DynamoDbView(View):
     def _mark(self, version: int) -> Item:
         until = int(time.time()) + MARK_DAYS * 86_400
         return {
-            **_version(VERSION, version), DELETED: {"BOOL": True}, EXPIRES: {"N": str(until)},
+            **_number(VERSION, version), DELETED: {"BOOL": True}, EXPIRES: {"N": str(until)},
         }  # fmt: skip
 
     def _put_all(self, encoded: bool, version: int, items: Iterator[Item]) -> None:
-        table, newer = self._name(encoded), _version(":v", version)
+        table, newer = self._table_name(encoded=encoded), _number(":v", version)
         self._client.call_all("write rows", (self._put(table, item, newer) for item in items))
 
     def _put(self, table: str, item: Item, newer: Item) -> Callable[[], object]:
@@ -347,7 +335,7 @@ class DynamoDbView(View):
         if rows.nbytes * _BYTES_PER_BYTE < MOST_ITEM_BYTES or not self._may_be_large(rows):
             return
         names = list(self._fields)
-        for item in self._items(rows, [KEY, *names], _version(VERSION, 1 << 60)):
+        for item in self._items(rows, [KEY, *names], _number(VERSION, 1 << 60)):
             size = item_bytes(item)
             if size > MOST_ITEM_BYTES:
                 sizes = {n: name_bytes(n) + attribute_bytes(item[n]) for n in names}
@@ -376,21 +364,6 @@ class DynamoDbView(View):
 
     # -- names and cells -----------------------------------------------------------------------
 
-    def _name(self, encoded: bool) -> str:
-        return self._place.name + ENCODED if encoded else self._place.name
-
-    def _key_names(self, by_columns: bool) -> list[str]:
-        return list(self.spec.schema.keys.names) if by_columns else [KEY]
-
-    def _other_names(self, by_columns: bool) -> list[str]:
-        keys = () if by_columns else self.spec.schema.keys.names
-        return [*keys, *self.spec.schema.values.names]
-
-    @cached_property
-    def _fields(self) -> dict[str, Field]:
-        schema = self.spec.schema
-        return {field.name: field for field in (*schema.keys, *schema.values)}
-
     def _items(self, rows: pa.Table, names: Sequence[str], more: Item) -> Iterator[Item]:
         columns = [self._attributes(rows, name) for name in names]
         for cells in zip(*columns, strict=True):
@@ -405,5 +378,5 @@ class DynamoDbView(View):
         return [encode(cell) for cell in plain_cells(kind, rows.column(name))]
 
 
-def _version(name: str, version: int) -> Item:
-    return {name: {"N": str(version)}}
+def _number(name: str, number: int) -> Item:
+    return {name: {"N": str(number)}}

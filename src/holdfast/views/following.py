@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from importlib import import_module
 from operator import add
 
 import pyarrow as pa
 
-from holdfast.backends.locations import scheme_of
+from holdfast.backends.locations import class_over, scheme_of
 from holdfast.engine.manifest import Manifest
 from holdfast.engine.statestore import EngineReadStateStore
 from holdfast.engine.view import Bounds
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, VersionNotFound
 from holdfast.views.view import Applied, Standing, View, ViewSpec
 
 log = logging.getLogger(__name__)
@@ -34,36 +33,38 @@ def open_view(spec: ViewSpec) -> View:
             "A view is at cassandra://host:port/keyspace/table or dynamodb://region/table, not at "
             f"{spec.location!r}."
         )
-    extra, client, module, name = _KINDS[scheme]
-    try:
-        import_module(client)
-    except ImportError as error:
-        raise InvalidArgument(
-            f"The view {spec.location} needs the package {client}, which is not installed: "
-            f'pip install "holdfast[{extra}]"'
-        ) from error
-    view: View = getattr(import_module(module), name)(spec)
+    view: View = class_over(scheme, *_KINDS[scheme])(spec)
     return view
-
-
-def owner_of(manifest: Manifest, operator: int, store: str) -> str | None:
-    """What tells one store's state from all others; None for a root that has no id."""
-    state_id = manifest.scope.get("id")
-    return None if state_id is None else f"{state_id}/{operator}/{store}"
 
 
 @dataclass(frozen=True)
 class Step:
     """What is to be done to a view for one version.
 
-    With `is_whole` the whole state is put, otherwise what the version changed. With `only_checks`
-    nothing is put: what the database has no room for is refused.
+    With `before`, by partition the bounds of the version before, it is what the version changed;
+    without, the whole state is put. With `only_checks` nothing is put: what the database has no
+    room for is refused.
     """
 
     version: int
-    is_whole: bool
+    before: Mapping[int, Bounds] | None
     has_encoded: bool
     only_checks: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the whole state is put."""
+        return self.before is None
+
+    def changes(self, store: EngineReadStateStore, partition: int) -> Iterator[Change]:
+        """What the version changed in a partition, or all it has there."""
+        if self.before is None:
+            for table in store.tables():
+                yield table, None
+            return
+        yield from store.changed_tables()
+        for table in store.hidden_tables(self.before[partition]):
+            yield None, table
 
     def run(self, view: View, changes: Iterable[Change]) -> Applied:
         """Do it for some changes."""
@@ -81,97 +82,142 @@ Change = tuple[pa.Table | None, pa.Table | None]
 """Rows that are there, and rows that are not any more, of which only the keys count."""
 
 
-def changes_of(
-    store: EngineReadStateStore, before: Bounds | None, *, is_whole: bool
-) -> Iterator[Change]:
-    """The changes one partition of a version made, or all it has.
-
-    `before` are the bounds of the version before it.
-    """
-    if is_whole:
-        for table in store.tables():
-            yield table, None
-        return
-    yield from store.changed_tables()
-    if before is not None:
-        for table in store.hidden_tables(before):
-            yield None, table
-
-
-def bounds_before(
-    before: Manifest | None, manifest: Manifest, operator: int, name: str
-) -> dict[int, Bounds] | None:
-    """By partition the bounds that the version before had; None where it had other partitions."""
-    if before is None or before.version != manifest.version - 1:
-        return None
-    then = before.operators.get(operator, {}).get(name)
-    now = manifest.operators[operator][name]
-    if then is None or [(p.index, p.modulus) for p in then.partitions] != [
-        (p.index, p.modulus) for p in now.partitions
-    ]:
-        return None
-    return {part.index: Bounds(part.evict, part.expire) for part in then.partitions}
-
-
 class Follower:
-    """Brings a view to one version after the other. Calls come one at a time."""
+    """Brings a view of one store from version to version. Calls come one at a time.
 
-    def __init__(self, view: View, owner: str, root: str) -> None:
-        self._view = view
-        self._owner, self._root = owner, root
-        self._standing: Standing | None = None
+    Made with the root's newest version it makes the view, or sees how far that is. Other processes
+    may bring the same view to versions, too.
+    """
 
-    @property
-    def through(self) -> int | None:
-        """The version the view shows, as far as this process knows."""
-        return None if self._standing is None else self._standing.through
-
-    def prepare(self, newest: int) -> None:
-        """Make the view, or see how far it is. `newest` is the newest version of the root."""
-        standing = self._view.prepare(self._owner, self._root)
-        if standing.through is not None and standing.through > newest:
-            raise InvalidArgument(
-                f"The view {self._view.spec.location} shows version {standing.through} of "
-                f"{self._root}, whose newest is {newest}: it went back. Nothing was touched. Drop "
-                "the table; then it is made and filled anew. Or name another one.",
-                condition="STATE_STORE_NOT_A_VIEW",
-            )
-        self._standing = standing
-
-    def is_next(self, version: int) -> bool:
-        """Whether the changes of a version are all the view lacks of it."""
-        return self.through is not None and self.through >= version - 1
+    def __init__(
+        self, view: View, manifest: Manifest, operator: int, store: str, root: str
+    ) -> None:
+        self._view, self._root = view, root
+        self._operator, self._store = operator, store
+        state_id = manifest.scope.get("id")
+        owner = f"root:{root}" if state_id is None else f"{state_id}/{operator}/{store}"
+        self._standing = view.prepare(owner, root)
+        self._began: int | None = None
+        """The first version of which this process wrote rows, and was not seen to be noted."""
+        through = self._standing.through
+        if through is not None and through > manifest.version:
+            raise self._went_back(f"whose newest is {manifest.version}: it went back.")
+        self._check_course(manifest)
 
     def follow(
         self,
-        version: int,
-        *,
-        is_whole: bool,
+        manifest: Manifest,
+        before: Callable[[], Manifest],
         run: Callable[[Step], Iterable[Applied]],
+        *,
         is_small: bool = False,
     ) -> None:
         """Bring the view to a version; `run` does a step for every partition.
 
-        `is_small` is whether surely no row is too large. What fails can be done again, by anyone.
+        `before` gives the version before it, and is called only when that is needed. `is_small` is
+        whether surely no row is too large that the version changed. What fails can be done again,
+        by anyone.
         """
-        assert self._standing is not None
-        if self._standing.through is not None and self._standing.through >= version:
-            return
-        step = Step(version, is_whole, self._standing.has_encoded)
-        if self._view.has_limits and not is_small:
-            list(run(replace(step, only_checks=True)))
+        while not self._is_shown(manifest):
+            bounds = self._bounds_before(manifest, before)
+            step = Step(manifest.version, bounds, self._standing.has_encoded)
+            if self._view.has_limits and (step.is_whole or not is_small):
+                list(run(replace(step, only_checks=True)))
+            done = self._carried_out(step, run)
+            after = replace(
+                self._standing,
+                through=step.version,
+                commit_id=manifest.commit_id,
+                filled=step.version if step.is_whole else self._standing.filled,
+            )
+            self._standing = self._view.note(self._standing, after)
+            if self._standing == after:
+                log.info(
+                    "The view %s shows version %d of %s: %d rows written, %d removed",
+                    self._view.spec.location, step.version, self._root, done.written, done.removed,
+                )  # fmt: skip
+        self._sweep()
+
+    def _is_shown(self, manifest: Manifest) -> bool:
+        """Whether the view shows a version, or a later one.
+
+        Where what this process knows does not say what the version lacks, it looks again.
+        """
+        if not (_shows(self._standing, manifest) or _precedes(self._standing, manifest)):
+            self._standing = self._view.standing()
+            self._check_course(manifest)
+        return _shows(self._standing, manifest)
+
+    def _bounds_before(
+        self, manifest: Manifest, before: Callable[[], Manifest]
+    ) -> dict[int, Bounds] | None:
+        """By partition the bounds of the version before, if its changes are all the view lacks."""
+        if not _precedes(self._standing, manifest):
+            return None
+        try:
+            then = before().operators.get(self._operator, {}).get(self._store)
+        except VersionNotFound:
+            return None
+        now = manifest.operators[self._operator][self._store]
+        if then is None or [(p.index, p.modulus) for p in then.partitions] != [
+            (p.index, p.modulus) for p in now.partitions
+        ]:
+            return None
+        return {part.index: Bounds(part.evict, part.expire) for part in then.partitions}
+
+    def _carried_out(self, step: Step, run: Callable[[Step], Iterable[Applied]]) -> Applied:
+        if self._began is None:
+            self._began = step.version
         done: Applied = reduce(add, run(step), Applied())
         if done.odd:
             self._view.add_encoded()
             self._standing = replace(self._standing, has_encoded=True)
             step = replace(step, has_encoded=True)
             done = reduce(add, run(step), Applied())
-        stale = 0
-        if is_whole:
-            stale = self._view.remove_older(version, has_encoded=step.has_encoded)
-        self._view.note(version)
-        self._standing = replace(self._standing, through=version)
-        log.info(
-            "The view %s shows version %d of %s: %d rows written, %d removed",
-            self._view.spec.location, version, self._root, done.written, done.removed + stale,
-        )  # fmt: skip
+        if step.is_whole:
+            stale = self._view.remove_older(step.version, has_encoded=step.has_encoded)
+            done += Applied(removed=stale)
+            self._began = step.version
+        return done
+
+    def _sweep(self) -> None:
+        """Remove what this process wrote after another had filled the view with a later version.
+
+        That one has removed what was stale, and could not find what was not there yet.
+        """
+        filled = self._standing.filled
+        if self._began is not None and filled is not None and self._began < filled:
+            self._view.remove_older(filled, has_encoded=self._standing.has_encoded)
+        self._began = None
+
+    def _check_course(self, manifest: Manifest) -> None:
+        """Refuse a view of a version that is another one in the root.
+
+        Rows of that version would stay: none of the same version takes their place.
+        """
+        standing = self._standing
+        if standing.through == manifest.version and standing.commit_id not in (
+            None,
+            manifest.commit_id,
+        ):
+            raise self._went_back("where that is another one now: it went back, and went on.")
+
+    def _went_back(self, how: str) -> InvalidArgument:
+        return InvalidArgument(
+            f"The view {self._view.spec.location} shows version {self._standing.through} of "
+            f"{self._root}, {how} Nothing was touched. Drop the table; then it is made and filled "
+            "anew. Or name another one.",
+            condition="STATE_STORE_NOT_A_VIEW",
+        )
+
+
+def _shows(standing: Standing, manifest: Manifest) -> bool:
+    if standing.through == manifest.version:
+        return standing.commit_id == manifest.commit_id
+    return standing.through is not None and standing.through > manifest.version
+
+
+def _precedes(standing: Standing, manifest: Manifest) -> bool:
+    """Whether the changes of a version are all the view lacks of it."""
+    is_known = standing.commit_id is not None and standing.commit_id == manifest.parent_commit_id
+    return is_known and standing.through == manifest.version - 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.errors import InvalidArgument
 from holdfast.types import parse_schema
@@ -12,7 +12,7 @@ from holdfast.views.view import Standing, ViewSchema
 NOTES = "holdfast_views"
 """The table that notes the views of a keyspace, or of a region."""
 FORMAT = 1
-BEFORE_FIRST = -1
+_BEFORE_FIRST = -1
 """What is noted before the view shows any version."""
 
 
@@ -23,13 +23,21 @@ class Note:
     owner: str
     root: str
     columns: str
-    through: int = BEFORE_FIRST
-    has_encoded: bool = False
+    standing: Standing = field(default_factory=Standing)
 
-    @property
-    def standing(self) -> Standing:
-        """How far the view is."""
-        return Standing(None if self.through == BEFORE_FIRST else self.through, self.has_encoded)
+
+def noted_through(standing: Standing) -> int:
+    """The version that a view shows, as it is noted."""
+    return _BEFORE_FIRST if standing.through is None else standing.through
+
+
+def noted_standing(
+    through: int, has_encoded: bool, commit_id: str | None, filled: int | None
+) -> Standing:
+    """How far a view is, by what is noted. Earlier releases noted neither commit nor filling."""
+    if through == _BEFORE_FIRST:
+        return Standing(None, has_encoded, filled=filled)
+    return Standing(through, has_encoded, commit_id, filled)
 
 
 def columns_text(schema: ViewSchema) -> str:
@@ -50,13 +58,7 @@ def check_note(
             "was touched. Name another table; the view makes it.",
             condition="STATE_STORE_NOT_A_VIEW",
         )
-    if note.owner != owner:
-        raise InvalidArgument(
-            f"The view {location} shows other state: that of {note.root}, or of what was there "
-            "before. Nothing was touched. Name another table, or drop this one; then the view is "
-            "made and filled anew.",
-            condition="STATE_STORE_NOT_A_VIEW",
-        )
+    check_owner(note, owner, location)
     known = json.loads(note.columns)
     if known["format"] != FORMAT:
         raise InvalidArgument(
@@ -70,6 +72,17 @@ def check_note(
             f"The view {location} has other columns than the state: {difference}. Nothing was "
             "touched. Name another table, or drop this one; then it is made and filled anew.",
             condition="STATE_STORE_SCHEMA_MISMATCH",
+        )
+
+
+def check_owner(note: Note, owner: str, location: str) -> None:
+    """Refuse a view that shows other state."""
+    if note.owner != owner:
+        raise InvalidArgument(
+            f"The view {location} shows other state: that of {note.root}, or of what was there "
+            "before. Nothing was touched. Name another table, or drop this one; then the view is "
+            "made and filled anew.",
+            condition="STATE_STORE_NOT_A_VIEW",
         )
 
 

@@ -28,10 +28,15 @@ _MOST_ROWS, _MOST_BYTES = 10, 4096
 
 
 class Statements:
-    """Carries out statements at a place in Cassandra."""
+    """Carries out statements at a place in Cassandra.
 
-    def __init__(self, location: str, options: Mapping[str, str], limit_ms: int) -> None:
-        self._location = location
+    `shape` stands for the types of the columns there, which a table of the same name may not have.
+    """
+
+    def __init__(
+        self, location: str, options: Mapping[str, str], limit_ms: int, shape: str
+    ) -> None:
+        self._location, self._shape = location, shape
         self.address = Address.of(location)
         self._options = Options.of(options)
         self._limit_ms = limit_ms
@@ -49,7 +54,7 @@ class Statements:
 
         def first() -> Any:
             client = self._client
-            return client.session.execute(client.prepared(cql))
+            return client.session.execute(client.prepared(cql, shape=self._shape))
 
         found = self._call(what, first)
         while True:
@@ -73,7 +78,8 @@ class Statements:
         def attempt() -> None:
             nonlocal left
             client = self._client
-            groups = list(_grouped(client, self.address.keyspace, client.prepared(cql), left))
+            prepared = client.prepared(cql, shape=self._shape)
+            groups = list(_grouped(client, self.address.keyspace, prepared, left))
             done = execute_concurrent(
                 client.session, [(batch, None) for batch, _ in groups],
                 concurrency=IN_FLIGHT, raise_on_first_error=False,

@@ -88,10 +88,15 @@ class ViewSpec:
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a view has come: the version it shows, None before the first."""
+    """How far a view has come."""
 
-    through: int | None
-    has_encoded: bool
+    through: int | None = None
+    """The version it shows; None before the first, and when it has to be filled."""
+    has_encoded: bool = False
+    commit_id: str | None = None
+    """Which commit made that version; None where nobody noted it."""
+    filled: int | None = None
+    """The version that it was last filled whole with. Rows of older ones are stale."""
 
 
 class View(ABC):
@@ -132,8 +137,18 @@ class View(ABC):
         """Remove every row of an older version; return how many those were."""
 
     @abstractmethod
-    def note(self, version: int) -> None:
-        """Keep that the view shows a version; an older one changes nothing."""
+    def standing(self) -> Standing:
+        """How far the view has come, by what is noted now.
+
+        Raises InvalidArgument when it is another state's meanwhile.
+        """
+
+    @abstractmethod
+    def note(self, before: Standing, after: Standing) -> Standing:
+        """Keep how far the view has come, if that is still `before`; return what is noted then.
+
+        Whether keys are encoded is not noted by this, but by `add_encoded`.
+        """
 
     def check(self, rows: pa.Table) -> None:  # noqa: B027 - most have no limit
         """Refuse rows that the database has no room for, naming the column."""

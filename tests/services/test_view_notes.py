@@ -1,0 +1,206 @@
+"""Whose a view in a real database is, and how far it has come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from view_databases import TOTALS, ViewDatabase, open_with_view, put_totals
+
+import holdfast
+from holdfast.errors import InvalidArgument
+from holdfast.views import ViewSchema, ViewSpec, open_view
+from holdfast.views.view import Standing
+from servers import Cassandra
+
+pytestmark = pytest.mark.services
+
+
+def test_a_version_is_noted_in_the_place_of_the_one_before_alone(database: ViewDatabase) -> None:
+    view, _ = _two_views(database, database.table("notes"))
+    first = view.prepare("owner", "root")
+    assert first == view.standing() == Standing()
+    one = Standing(1, commit_id="one", filled=1)
+    assert view.note(first, one) == view.standing() == one
+    for before in (first, Standing(1), Standing(1, commit_id="other"), Standing(0, False, "one")):
+        assert view.note(before, Standing(2, commit_id="two")) == one
+    two = Standing(2, commit_id="two", filled=1)
+    assert view.note(one, two) == view.standing() == two
+    assert view.note(two, Standing(filled=1)) == view.standing() == Standing(filled=1)
+    view.add_encoded()
+    assert view.standing() == Standing(None, True, None, 1)
+
+
+def test_a_note_of_an_earlier_release_has_the_view_filled_once(
+    database: ViewDatabase, tmp_path: Path
+) -> None:
+    table = database.table("earlier")
+    with open_with_view(database, tmp_path, table) as db:
+        put_totals(db, {"a": 1, "b": 1})
+        put_totals(db, {"a": 2})
+    database.forget_commit(table)
+    with open_with_view(database, tmp_path, table) as db:
+        assert database.totals(table) == {"a": (2, 2), "b": (1, 2)}
+        put_totals(db, {"a": 3})
+    assert database.totals(table) == {"a": (3, 3), "b": (1, 2)}
+
+
+def test_the_table_of_notes_of_an_earlier_release_is_widened(
+    cassandra: Cassandra, tmp_path: Path
+) -> None:
+    cassandra.create_keyspace("earlier")
+    place = {"view": f"cassandra://{cassandra.address}/earlier/totals",
+             "view_options": cassandra.options}  # fmt: skip
+    with cassandra.cluster() as cluster:
+        cluster.connect("earlier").execute(
+            "CREATE TABLE holdfast_views (name text PRIMARY KEY, owner text, root text, "
+            "columns text, has_encoded boolean, through bigint)"
+        )
+    for number in range(2):
+        with holdfast.open(tmp_path, **TOTALS, **place) as db:
+            put_totals(db, {"a": number})
+    with cassandra.cluster() as cluster:
+        found = cluster.connect("earlier").execute("SELECT * FROM holdfast_views").one()
+    assert (found.through, found.filled, bool(found.commit_id)) == (2, 0, True)
+
+
+def test_a_table_of_encoded_keys_that_was_dropped_is_filled_even_after_a_crash(
+    database: ViewDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = database.table("halves")
+    with open_with_view(database, tmp_path, table) as db:
+        put_totals(db, {None: 1, "a": 1})
+    database.drop(f"{table}_encoded")
+
+    def crash(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("holdfast.views.following.Follower.follow", crash)
+        with pytest.raises(KeyboardInterrupt):
+            open_with_view(database, tmp_path, table)
+    assert database.rows(f"{table}_encoded") == []
+    with open_with_view(database, tmp_path, table):
+        assert len(database.rows(f"{table}_encoded")) == 1
+
+
+def test_a_table_of_somebody_elses_is_refused_and_left_alone(
+    database: ViewDatabase, tmp_path: Path
+) -> None:
+    table = database.table("foreign")
+    database.create(table)
+    before = database.rows(table)
+    with pytest.raises(InvalidArgument, match="no view of Holdfast made it") as refused:
+        open_with_view(database, tmp_path, table)
+    assert refused.value.condition == "STATE_STORE_NOT_A_VIEW"
+    assert database.rows(table) == before
+
+
+def test_a_view_of_another_root_is_refused_until_its_table_is_dropped(
+    database: ViewDatabase, tmp_path: Path
+) -> None:
+    table = database.table("other")
+    with open_with_view(database, tmp_path / "first", table) as db:
+        put_totals(db, {"a": 1})
+        put_totals(db, {"a": 2})
+    with pytest.raises(InvalidArgument, match=f"that of {tmp_path / 'first'}"):
+        open_with_view(database, tmp_path / "second", table)
+    assert database.totals(table) == {"a": (2, 2)}
+    database.drop(table)
+    with open_with_view(database, tmp_path / "second", table) as db:
+        put_totals(db, {"b": 7})
+    assert database.totals(table) == {"b": (7, 1)}
+
+
+def test_a_view_that_another_state_claims_first_is_refused(
+    database: ViewDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quicker, slower = _two_views(database, database.table("claimed"))
+    claim = type(slower)._claim
+
+    def overtaken(self: Any, *given: Any) -> bool:
+        monkeypatch.undo()
+        quicker.prepare("quicker", "there")
+        return claim(self, *given)
+
+    monkeypatch.setattr(type(slower), "_claim", overtaken)
+    with pytest.raises(InvalidArgument, match="Another query has just claimed") as refused:
+        slower.prepare("slower", "here")
+    assert refused.value.condition == "STATE_STORE_NOT_A_VIEW"
+    assert quicker.standing() == Standing()
+
+
+def test_a_view_that_became_another_states_is_left_alone(database: ViewDatabase) -> None:
+    table = database.table("lost")
+    view, other = _two_views(database, table)
+    standing = view.prepare("owner", "root")
+    database.drop(table)
+    other.prepare("other", "elsewhere")
+    with pytest.raises(InvalidArgument, match="that of elsewhere") as refused:
+        view.note(standing, Standing(1, commit_id="one"))
+    assert refused.value.condition == "STATE_STORE_NOT_A_VIEW"
+    assert other.standing() == Standing()
+
+
+def _two_views(database: ViewDatabase, table: str) -> tuple[Any, Any]:
+    schema = ViewSchema(*(holdfast.types.parse_schema(TOTALS[part]) for part in ("key", "value")))
+    spec = ViewSpec(database.location(table), schema, database.options)
+    return open_view(spec), open_view(spec)
+
+
+def test_a_root_that_went_back_is_refused(database: ViewDatabase, tmp_path: Path) -> None:
+    table = database.table("back")
+    with open_with_view(database, tmp_path, table) as db:
+        put_totals(db, {"a": 1})
+        put_totals(db, {"a": 2})
+    newest = tmp_path / "versions" / "2"
+    assert newest.exists()
+    newest.unlink()
+    with pytest.raises(InvalidArgument, match=r"shows version 2 of .* whose newest is 1"):
+        open_with_view(database, tmp_path, table)
+    assert database.totals(table) == {"a": (2, 2)}
+
+
+def test_a_root_that_went_back_and_on_is_refused_or_filled(
+    database: ViewDatabase, tmp_path: Path
+) -> None:
+    table = database.table("on")
+    with open_with_view(database, tmp_path, table) as db:
+        put_totals(db, {"a": 1, "b": 1})
+        put_totals(db, {"a": 2})
+    (tmp_path / "versions" / "2").unlink()
+    with holdfast.open(tmp_path) as db:
+        put_totals(db, {"b": None})
+    with pytest.raises(InvalidArgument, match=r"shows version 2 of .* that is another one now"):
+        open_with_view(database, tmp_path, table)
+    assert database.totals(table) == {"a": (2, 2), "b": (1, 1)}
+    with holdfast.open(tmp_path) as db:
+        put_totals(db, {"c": 3})
+    with open_with_view(database, tmp_path, table):
+        assert database.totals(table) == {"a": (1, 3), "c": (3, 3)}
+
+
+def test_a_table_that_is_dropped_may_come_back_with_other_types(
+    database: ViewDatabase, tmp_path: Path
+) -> None:
+    table = database.table("types")
+    for kind, first, second in (("double", 1.5, 2.5), ("long", 1, 2), ("string", "x", "y")):
+        more = {"value": f"total {kind}"}
+        with open_with_view(database, tmp_path / kind, table, **more) as db:
+            for total in (first, second):
+                with db.update() as store:
+                    store.put(("a",), (total,))
+        found = [database.decoded(f"total {kind}", row)["total"] for row in database.rows(table)]
+        assert found == [second]
+        database.drop(table)
+
+
+def test_other_columns_are_refused_by_name(database: ViewDatabase, tmp_path: Path) -> None:
+    table = database.table("columns")
+    schema = ViewSchema(*(holdfast.types.parse_schema(TOTALS[part]) for part in ("key", "value")))
+    open_view(ViewSpec(database.location(table), schema, database.options)).prepare("me", "here")
+    other = ViewSchema(schema.keys, holdfast.types.parse_schema("total double, n long"))
+    view = open_view(ViewSpec(database.location(table), other, database.options))
+    with pytest.raises(InvalidArgument, match=r"'n' is only here.*'total' is double here and long"):
+        view.prepare("me", "here")

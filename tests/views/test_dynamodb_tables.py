@@ -1,0 +1,100 @@
+"""How a view's table in DynamoDB comes to be, whatever state it is found in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from holdfast.backends.dynamodb_client import Client
+from holdfast.errors import Unavailable
+from holdfast.types import parse_schema
+from holdfast.views import ViewSchema, ViewSpec, dynamodb, open_view
+from holdfast.views.view import Standing
+
+SCHEMA = ViewSchema(parse_schema("user string"), parse_schema("total long"))
+SPEC = ViewSpec("dynamodb://eu-west-1/totals", SCHEMA, retry_timeout_ms=0)
+
+
+class Tables:
+    """The calls of boto3's client that make tables, and keep one note."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[str, Any]] = {}
+        self.statuses: dict[str, list[str | None]] = {}
+        """What a table's next looks find, before it is as it is; None where it is gone."""
+        self.expiring: set[str] = set()
+        self.item: dict[str, Any] = {}
+        self.crashes = False
+
+    def describe_table(self, *, TableName: str) -> dict[str, Any]:
+        status: str | None = "ACTIVE"
+        if self.statuses.get(TableName):
+            status = self.statuses[TableName].pop(0)
+        if status is None:
+            self.tables.pop(TableName, None)
+        if TableName not in self.tables:
+            raise ClientError({"Error": {"Code": "ResourceNotFoundException"}}, "DescribeTable")
+        return {"Table": {**self.tables[TableName], "TableStatus": status}}
+
+    def create_table(self, *, TableName: str, **given: Any) -> None:
+        if TableName in self.tables:
+            raise ClientError({"Error": {"Code": "ResourceInUseException"}}, "CreateTable")
+        self.tables[TableName] = given
+        self.statuses[TableName] = ["CREATING"] * 3
+
+    def update_time_to_live(self, *, TableName: str, **_: Any) -> None:
+        if self.crashes:
+            raise KeyboardInterrupt
+        assert not self.statuses.get(TableName)
+        self.expiring.add(TableName)
+
+    def get_item(self, **_: Any) -> dict[str, Any]:
+        return {"Item": self.item} if self.item else {}
+
+    def put_item(self, *, Item: dict[str, Any], **_: Any) -> None:
+        self.item = Item
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
+    tables = Tables()
+    monkeypatch.setattr(Client, "boto", tables)
+    monkeypatch.setattr(dynamodb, "_SETTLED_S", 0)
+    return tables
+
+
+def test_a_crash_before_the_time_to_live_is_made_good_by_the_next_start(tables: Tables) -> None:
+    tables.crashes = True
+    with pytest.raises(KeyboardInterrupt):
+        open_view(SPEC).prepare("me", "here")
+    assert "totals" in tables.tables
+    tables.crashes = False
+    assert open_view(SPEC).prepare("me", "here") == Standing()
+    assert tables.expiring == {"totals"}
+
+
+def test_a_table_that_is_being_made_is_waited_for(tables: Tables) -> None:
+    open_view(SPEC).prepare("me", "here")
+    tables.statuses["totals"] = ["CREATING"] * 5
+    tables.expiring.clear()
+    open_view(SPEC).prepare("me", "here")
+    assert tables.expiring == {"totals"}
+
+
+def test_a_table_that_is_being_deleted_is_made_anew_when_it_is_gone(tables: Tables) -> None:
+    open_view(SPEC).prepare("me", "here")
+    tables.item = {**tables.item, "through": {"N": "5"}, "commit_id": {"S": "x"}}
+    tables.statuses["totals"] = ["DELETING", "DELETING", None]
+    tables.expiring.clear()
+    assert open_view(SPEC).prepare("other", "there") == Standing()
+    assert "totals" in tables.tables
+    assert tables.expiring == {"totals"}
+
+
+def test_a_table_that_stays_as_it_is_says_to_try_again(tables: Tables) -> None:
+    open_view(SPEC).prepare("me", "here")
+    tables.statuses["totals"] = ["DELETING"] * 1000
+    with pytest.raises(Unavailable, match=r"'totals' .* is still DELETING.*try again"):
+        open_view(SPEC).prepare("me", "here")

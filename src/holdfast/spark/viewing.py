@@ -145,7 +145,7 @@ class StreamView:
             values = tuple(f for f in values if f.name in self._shown.values)
         return ViewSchema(keys, Schema(StructType(values)))
 
-    def follow(self, manifest: Manifest, before: Callable[[], Manifest]) -> None:
+    def follow(self, manifest: Manifest, before: Callable[[], Manifest | None]) -> None:
         """Bring the view to a version; `before` gives the one before it."""
 
         def run(step: Step) -> list[Applied]:

@@ -107,14 +107,14 @@ class Follower:
     def follow(
         self,
         manifest: Manifest,
-        before: Callable[[], Manifest],
+        before: Callable[[], Manifest | None],
         run: Callable[[Step], Iterable[Applied]],
         *,
         is_small: bool = False,
     ) -> None:
         """Bring the view to a version; `run` does a step for every partition.
 
-        `before` gives the version before it, and is called only when that is needed. `is_small` is
+        `before` gives the version before it, if it is there, and is called only when that is needed. `is_small` is
         whether surely no row is too large that the version changed. What fails can be done again,
         by anyone.
         """
@@ -149,15 +149,18 @@ class Follower:
         return _shows(self._standing, manifest)
 
     def _bounds_before(
-        self, manifest: Manifest, before: Callable[[], Manifest]
+        self, manifest: Manifest, before: Callable[[], Manifest | None]
     ) -> dict[int, Bounds] | None:
         """By partition the bounds of the version before, if its changes are all the view lacks."""
         if not _precedes(self._standing, manifest):
             return None
         try:
-            then = before().operators.get(self._operator, {}).get(self._store)
+            earlier = before()
         except VersionNotFound:
+            earlier = None
+        if earlier is None:
             return None
+        then = earlier.operators.get(self._operator, {}).get(self._store)
         now = manifest.operators[self._operator][self._store]
         if then is None or [(p.index, p.modulus) for p in then.partitions] != [
             (p.index, p.modulus) for p in now.partitions

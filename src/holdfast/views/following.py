@@ -114,9 +114,9 @@ class Follower:
     ) -> None:
         """Bring the view to a version; `run` does a step for every partition.
 
-        `before` gives the version before it, if it is there, and is called only when that is needed. `is_small` is
-        whether surely no row is too large that the version changed. What fails can be done again,
-        by anyone.
+        `before` gives the version before it, if it is there, and is called only when that is
+        needed. `is_small` is whether surely no row is too large that the version changed. What
+        fails can be done again, by anyone.
         """
         while not self._is_shown(manifest):
             bounds = self._bounds_before(manifest, before)

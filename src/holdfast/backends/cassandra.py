@@ -19,6 +19,7 @@ from cassandra.protocol import ServerError
 from holdfast.backends import cassandra_client
 from holdfast.backends.cassandra_client import Address, Client, Options, client_of
 from holdfast.backends.chunked import BlobRow, ChunkedStorage, Place, Rows, UploadRow
+from holdfast.backends.retrying import retried
 from holdfast.conf import StateStoreConf
 from holdfast.errors import HoldfastError, InvalidArgument
 
@@ -71,16 +72,17 @@ class CassandraStorage(ChunkedStorage):
         if not _KEYSPACE.fullmatch(address.keyspace):
             raise InvalidArgument(f"{address.keyspace!r} cannot be a keyspace of Cassandra.")
         root, _, folder = address.path.partition("/")
-        rows = _CassandraRows(address, root, Options.of(options or {}))
+        rows = _CassandraRows(address, root, Options.of(options or {}), conf.retry_timeout_ms)
         where = f"cassandra://{address.netloc}/{address.keyspace}/{address.path}"
-        super().__init__(where, folder, rows, conf.retry_timeout_ms)
+        super().__init__(where, folder, rows)
 
 
 class _CassandraRows(Rows):
     chunk_bytes = 512 << 10
     errors = cassandra_client.ERRORS
 
-    def __init__(self, address: Address, root: str, options: Options) -> None:
+    def __init__(self, address: Address, root: str, options: Options, limit_ms: int) -> None:
+        super().__init__(limit_ms)
         self._keyspace, self._root = address.keyspace, root
         self._netloc, self._options = address.netloc, options
 
@@ -310,15 +312,33 @@ class _CassandraRows(Rows):
     def _run_all(
         self, query: str, values: Sequence[Sequence[object]], serial: bool = False
     ) -> list[list[Any]]:
-        """The rows of each run of a statement, with a bounded number of them in flight."""
-        if not values:
-            return []
-        client = self.client
-        prepared = client.prepared(self._in_keyspace(query), serial=serial)
-        done = execute_concurrent_with_args(
-            client.session, prepared, values, concurrency=_IN_FLIGHT
-        )
-        return [list(rows) for _, rows in done]
+        """The rows of each run of a statement, with a bounded number of them in flight; those that
+        failed are run again.
+        """
+        found: list[list[Any]] = [[] for _ in values]
+        left = list(range(len(values)))
+
+        def run() -> None:
+            nonlocal left
+            client = self.client
+            prepared = client.prepared(self._in_keyspace(query), serial=serial)
+            done = execute_concurrent_with_args(
+                client.session, prepared, [values[n] for n in left],
+                concurrency=_IN_FLIGHT, raise_on_first_error=False,
+            )  # fmt: skip
+            failures: dict[int, Exception] = {}
+            for number, (succeeded, given) in zip(left, done, strict=True):
+                if succeeded:
+                    found[number] = list(given)
+                else:
+                    failures[number] = given
+            left = list(failures)
+            if failures:
+                raise min(failures.values(), key=self.passes)
+
+        if values:
+            retried(run, self.passes, self.limit_ms)
+        return found
 
     def _of_all(self, directories: Sequence[str], columns: str, kind: int) -> list[tuple[str, Any]]:
         """The rows of a kind in several directories, each with its directory."""

@@ -75,11 +75,16 @@ class Rows(ABC):
 
     What changes a blob or upload row is atomic, and decided in one order with all other changes
     of its directory; what reads them sees all that was decided before. Failures are the client's
-    own exceptions, those of `errors`.
+    own exceptions, those of `errors`. `blobs`, `uploads` and what concerns chunks are many
+    requests, each of which is repeated by itself for `limit_ms`: when one of these methods raises,
+    that was done, and none of its requests is on its way any more.
     """
 
     chunk_bytes: ClassVar[int]
     errors: ClassVar[tuple[type[Exception], ...]]
+
+    def __init__(self, limit_ms: int) -> None:
+        self.limit_ms = limit_ms
 
     @abstractmethod
     def passes(self, error: Exception) -> bool:
@@ -167,8 +172,8 @@ class ChunkedStorage(Storage):
 
     is_remote = True
 
-    def __init__(self, location: str, folder: str, rows: Rows, limit_ms: int) -> None:
-        self._location, self._folder, self._limit_ms = location, folder, limit_ms
+    def __init__(self, location: str, folder: str, rows: Rows) -> None:
+        self._location, self._folder = location, folder
         self.rows = rows
 
     @property
@@ -207,7 +212,7 @@ class ChunkedStorage(Storage):
     def list(self, prefix: str) -> list[BlobInfo]:
         start = len(self._folder) + 1 if self._folder else 0
         directories = self._directories("list", prefix)
-        found = self.call("list", prefix, lambda: self.rows.blobs(directories))
+        found = self.call_once("list", prefix, lambda: self.rows.blobs(directories))
         return sorted(
             (BlobInfo(_joined(place.directory, place.name)[start:], size) for place, size in found),
             key=lambda blob: blob.path,
@@ -226,7 +231,7 @@ class ChunkedStorage(Storage):
         """Remove the chunks of uploads that were given up, or not touched for that long."""
         oldest_ms = _now_ms() - int(older_than_s * 1000)
         directories = self._directories("sweep", "")
-        found = self.call("sweep", "", lambda: self.rows.uploads(directories))
+        found = self.call_once("sweep", "", lambda: self.rows.uploads(directories))
         stale = [each for each in found if not each.is_live or each.touched_ms <= oldest_ms]
         # One that another touches or finishes meanwhile stays.
         dead = [each for each in stale if not each.is_live or self._give_up(each)]
@@ -257,13 +262,18 @@ class ChunkedStorage(Storage):
 
     def clear(self, what: str, path: str, upload: Place, chunks: int) -> None:
         """Remove the chunks of a dead upload, then its row."""
-        self.call(what, path, lambda: self.rows.delete_chunks(upload.name, chunks))
+        self.call_once(what, path, lambda: self.rows.delete_chunks(upload.name, chunks))
         self.call(what, path, lambda: self.rows.forget(upload))
 
     def call(self, what: str, path: str, call: Callable[[], T]) -> T:
         """What `call` gives, retried, its failures mapped."""
+        rows = self.rows
+        return self.call_once(what, path, lambda: retried(call, rows.passes, rows.limit_ms))
+
+    def call_once(self, what: str, path: str, call: Callable[[], T]) -> T:
+        """What `call` gives, its failures mapped."""
         try:
-            return retried(call, self.rows.passes, self._limit_ms)
+            return call()
         except self.rows.errors as error:
             failed = f"Could not {what} {path or 'the root'!r} in {self._location}: "
             raise self.rows.mapped(error, failed) from error
@@ -281,7 +291,7 @@ class ChunkedStorage(Storage):
             return pa.py_buffer(row.data)[start:stop]
         first = start // row.chunk_bytes
         numbers = range(first, (stop - 1) // row.chunk_bytes + 1)
-        found = self.call("read", path, lambda: self.rows.get_chunks(row.upload, numbers))
+        found = self.call_once("read", path, lambda: self.rows.get_chunks(row.upload, numbers))
         whole = pa.py_buffer(b"".join(self._present(path, row, found)))
         return whole[start - first * row.chunk_bytes : stop - first * row.chunk_bytes]
 
@@ -369,7 +379,11 @@ class _ChunkWriter(BlobWriter):
         self._announce(self._chunks + count)
         size = self._rows.chunk_bytes
         chunks = [bytes(self._buffer[n * size : (n + 1) * size]) for n in range(count)]
-        self._call(lambda: self._rows.put_chunks(self._upload.name, self._chunks, chunks))
+        self._storage.call_once(
+            "write",
+            self._path,
+            lambda: self._rows.put_chunks(self._upload.name, self._chunks, chunks),
+        )
         del self._buffer[: count * size]
         self._chunks += count
 

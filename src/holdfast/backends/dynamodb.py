@@ -11,9 +11,9 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -32,6 +32,7 @@ from holdfast.backends.dynamodb_client import (
     reasons_of,
     refusal,
 )
+from holdfast.backends.retrying import Retrying
 from holdfast.conf import StateStoreConf
 from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
 
@@ -69,16 +70,17 @@ class DynamoDbStorage(ChunkedStorage):
                 "'_', '-' or '.'."
             )
         reached = DynamoDbOptions.of(options or {})
-        rows = _DynamoDbRows(f"{prefix}-holdfast", parts.netloc, reached)
+        rows = _DynamoDbRows(f"{prefix}-holdfast", parts.netloc, reached, conf.retry_timeout_ms)
         where = f"dynamodb://{parts.netloc}/{parts.path.strip('/')}"
-        super().__init__(where, folder, rows, conf.retry_timeout_ms)
+        super().__init__(where, folder, rows)
 
 
 class _DynamoDbRows(Rows):
     chunk_bytes = 350_000
     errors = (BotoCoreError, ClientError)
 
-    def __init__(self, table: str, region: str, options: DynamoDbOptions) -> None:
+    def __init__(self, table: str, region: str, options: DynamoDbOptions, limit_ms: int) -> None:
+        super().__init__(limit_ms)
         self.table, self._region, self._options = table, region, options
 
     def passes(self, error: Exception) -> bool:
@@ -351,11 +353,24 @@ class _DynamoDbRows(Rows):
         ]
 
     def _all(self, call: Callable[[Any], T], values: Iterable[Any]) -> list[T]:
-        """What `call` gives for each, with a bounded number of requests in flight."""
+        """What `call` gives for each, with a bounded number of requests in flight, each retried.
+
+        When one fails for good, those that were not sent are left out, and the others waited for.
+        """
+        together, pool = Retrying(self.passes, self.limit_ms), self._process.pool
         given = list(values)
         if len(given) == 1:
-            return [call(given[0])]
-        return list(self._process.pool.map(call, given))
+            return [together.call(lambda: call(given[0]))]
+        futures = [pool.submit(together.call, partial(call, value)) for value in given]
+        try:
+            ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        finally:
+            for future in futures:
+                future.cancel()
+            wait(futures)
+        for future in ended:
+            future.result()
+        return [future.result() for future in futures]
 
 
 @dataclass

@@ -531,6 +531,62 @@ def test_of_two_copies_to_one_place_one_stops(shop: LocalStorage) -> None:
     assert blobs(place) == blobs(half) == blobs(shop)
 
 
+def some_files_copied(source: Storage) -> MemoryStorage:
+    """An unfinished copy that lacks most of its files."""
+    calls = calls_of(lambda to: plan_copy(source, to, threads=1).run())
+    return half_copied(source, [c.number for c in calls if c.operation == "open_writer"][2])
+
+
+def test_a_run_that_was_taken_for_dead_stops_when_another_goes_on(merged: LocalStorage) -> None:
+    half = some_files_copied(merged)
+
+    def go_on_and_die() -> None:
+        writers = [c.number for c in calls_of(
+            lambda to: plan_copy(merged, to, threads=1).run()
+        ) if c.operation == "open_writer"]  # fmt: skip
+        with pytest.raises(Crash):
+            plan_copy(merged, FaultyStorage(half, crash_at(writers[-1])), threads=1).run()
+
+    slow = plan_copy(merged, meanwhile(half, "open_writer", go_on_and_die), threads=1)
+    with pytest.raises(Conflict, match="was started again"):
+        slow.run()
+    assert_unfinished(half)
+    plan_copy(merged, half).run()
+    assert blobs(half) == blobs(merged)
+
+
+def test_a_run_that_was_taken_for_dead_takes_nothing_from_a_copy_that_ended(
+    merged: LocalStorage,
+) -> None:
+    half = some_files_copied(merged)
+    gone: list[str] = []
+
+    def end() -> None:
+        plan_copy(merged, half).run()
+        real = half.delete
+        half.delete = lambda path: (gone.append(path), real(path))[1]  # type: ignore[method-assign]
+
+    with pytest.raises(Conflict, match="has ended meanwhile"):
+        plan_copy(merged, meanwhile(half, "open_writer", end), threads=1).run()
+    assert not any(data_file(path) for path in gone)
+    assert blobs(half) == blobs(merged)
+
+
+def test_files_that_came_after_the_target_was_looked_at_are_kept(merged: LocalStorage) -> None:
+    half = some_files_copied(merged)
+    late = plan_copy(merged, half)
+    outcomes = []
+
+    def at_the_first_manifest(call: Call) -> None:
+        if (call.operation, call.path) == ("create_if_absent", "versions/0") and not outcomes:
+            outcomes.append(late.run())
+
+    plan_copy(merged, FaultyStorage(half, at_the_first_manifest), threads=1).run()
+    (copied,) = outcomes
+    assert copied.written_files == 0
+    assert blobs(half) == blobs(merged)
+
+
 def test_an_unfinished_copy_is_not_looked_into_either(shop: LocalStorage, tmp_path: Path) -> None:
     place = LocalStorage(tmp_path / "half")
     faulty = FaultyStorage(place, crash_at(12))

@@ -130,8 +130,8 @@ class CrashingRows:
     """
 
     CHANGES = frozenset({
-        "make", "note_directory", "create", "begin", "touch", "finish", "give_up", "remove",
-        "forget", "put_chunks", "delete_chunks",
+        "make", "note_directory", "create", "begin", "touch", "finish", "replace", "give_up",
+        "remove", "forget", "put_chunks", "delete_chunks",
     })  # fmt: skip
 
     def __init__(self, inner: Rows, at: int | None = None, *, torn: bool = False) -> None:
@@ -287,6 +287,30 @@ def test_a_name_is_free_again_after_its_large_blob_was_deleted(
     storage.write("a", b"2" * 5000)  # what an attempt that got no answer has left is replaced
     assert bytes(storage.read_range("a", 1990, 2010)) == b"2" * 20
     assert storage.sweep(0.0) == 0
+
+
+@pytest.mark.parametrize(("before", "after"), [(10, 10), (5000, 5000), (10, 5000), (5000, 10)])
+def test_a_blob_that_is_written_again_is_there_at_any_moment(
+    on_database: Remote, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+) -> None:
+    storage = opened(on_database)
+    assert isinstance(storage, ChunkedStorage)
+    small_chunks(monkeypatch, storage)
+    rows, old, new, found = storage.rows, b"o" * before, b"n" * after, []
+    for at in itertools.count():
+        storage.rows = rows
+        storage.write(f"{at}", old)
+        storage.rows = crashing = CrashingRows(rows, at)  # type: ignore[assignment]
+        with suppress(Crash):
+            storage.write(f"{at}", new)
+        storage.rows = rows
+        found.append(bytes(storage.read(f"{at}")))
+        check_nothing_unnamed_is_left(storage, crashing.begun)
+        if not crashing.is_dead:
+            break
+    assert found == sorted(found, reverse=True)
+    assert (found[0], found[-1]) == (old, new)
+    assert set(found) == {old, new}
 
 
 def test_a_second_writer_is_fenced(on_database: Remote) -> None:

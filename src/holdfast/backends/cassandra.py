@@ -57,6 +57,10 @@ _BLOB, _UPLOAD = 0, 1
 _IN_FLIGHT = 16
 _AGREE_S, _AGREEMENTS = 0.5, 20
 _ROW = "root = ? AND directory = ? AND kind = ? AND name = ?"
+_DEAD = (
+    "INSERT INTO {}.holdfast_rows (root, directory, kind, name, chunks, touched_ms, live) "
+    "VALUES (?, ?, ?, ?, ?, 0, false)"
+)
 
 
 class CassandraStorage(ChunkedStorage):
@@ -251,6 +255,23 @@ class _CassandraRows(Rows):
             *self._key(_UPLOAD, Place(place.directory, row.upload)),
         )  # fmt: skip
 
+    def replace(self, place: Place, before: BlobRow, row: BlobRow) -> bool:
+        changes = [
+            "UPDATE {}.holdfast_rows SET upload = ?, size = ?, chunks = ?, chunk_bytes = ?, "
+            f"data = ? WHERE {_ROW} IF upload = ?"
+        ]
+        values: list[object] = [
+            row.upload, row.size, row.chunks, row.chunk_bytes, row.data,
+            *self._key(_BLOB, place), before.upload,
+        ]  # fmt: skip
+        if row.data is None:
+            changes.append(f"DELETE FROM {{}}.holdfast_rows WHERE {_ROW} IF live = true")
+            values += self._key(_UPLOAD, Place(place.directory, row.upload))
+        if before.chunks:
+            changes.append(_DEAD)
+            values += [*self._key(_UPLOAD, Place(place.directory, before.upload)), before.chunks]
+        return self._decide(f"BEGIN BATCH {'; '.join(changes)}; APPLY BATCH", *values)
+
     def give_up(self, upload: UploadRow) -> bool:
         return self._decide(
             "UPDATE {}.holdfast_rows SET live = false "
@@ -265,8 +286,7 @@ class _CassandraRows(Rows):
             self._decide(removed, *values)
             return
         self._decide(
-            f"BEGIN BATCH {removed}; INSERT INTO {{}}.holdfast_rows (root, directory, kind, name, "
-            "chunks, touched_ms, live) VALUES (?, ?, ?, ?, ?, 0, false); APPLY BATCH",
+            f"BEGIN BATCH {removed}; {_DEAD}; APPLY BATCH",
             *values, *self._key(_UPLOAD, Place(place.directory, row.upload)), row.chunks,
         )  # fmt: skip
 

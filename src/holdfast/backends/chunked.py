@@ -141,6 +141,12 @@ class Rows(ABC):
         """
 
     @abstractmethod
+    def replace(self, place: Place, before: BlobRow, row: BlobRow) -> bool:
+        """Make a blob's row another one, if it is `before`: one with its data, as `create` does, or
+        one of chunks, as `finish` does. Chunks of the one before become a dead upload's.
+        """
+
+    @abstractmethod
     def give_up(self, upload: UploadRow) -> bool:
         """Make an upload row that says the same as this one say that it is not live."""
 
@@ -331,23 +337,19 @@ class _ChunkWriter(BlobWriter):
         for _ in range(_OVERWRITES):
             if self.create():
                 return
-            # Nobody else uses this name: it is what an earlier attempt has left.
-            self._storage.delete(self._path)
+            # Nobody else uses this name: it is what an earlier attempt has left. There is a blob
+            # at any moment, for what another has finished meanwhile may be in use.
+            before = self._storage.look_up(self._path, "write")
+            if before is not None and self._replace(before):
+                return
         raise Unavailable(
             f"{self._path!r} in {self._storage.location} is written by another, too. Try again."
         )
 
     def create(self) -> bool:
         """Make the blob visible unless there is one; whether it was this one that became it."""
-        if not self._announced:
-            self._prepare()
-        if not self._announced and self._size <= INLINE_BYTES:
-            row = BlobRow(self._upload.name, self._size, data=bytes(self._buffer))
-            make = self._rows.create
-        else:
-            self._send(-(-len(self._buffer) // self._rows.chunk_bytes))
-            row = BlobRow(self._upload.name, self._size, self._chunks, self._rows.chunk_bytes)
-            make = self._rows.finish
+        row = self._finished()
+        make = self._rows.create if row.data is not None else self._rows.finish
         if not self._call(lambda: make(self._place, row)):
             # Perhaps it was, and the answer to an earlier call got lost.
             found = self._storage.look_up(self._path, "write")
@@ -357,6 +359,28 @@ class _ChunkWriter(BlobWriter):
                 return False
         self._open = False
         return True
+
+    def _replace(self, before: BlobRow) -> bool:
+        """Make the blob visible instead of another one, whether it became it."""
+        row = self._finished()
+        if not self._call(lambda: self._rows.replace(self._place, before, row)):
+            found = self._storage.look_up(self._path, "write")
+            if found is None or found.upload != self._upload.name:
+                return False
+        self._open = False
+        if before.chunks:
+            gone = Place(self._place.directory, before.upload)
+            self._storage.clear("write", self._path, gone, before.chunks)
+        return True
+
+    def _finished(self) -> BlobRow:
+        """The blob's row, all of its chunks sent."""
+        if not self._announced:
+            self._prepare()
+        if not self._announced and self._size <= INLINE_BYTES:
+            return BlobRow(self._upload.name, self._size, data=bytes(self._buffer))
+        self._send(-(-len(self._buffer) // self._rows.chunk_bytes))
+        return BlobRow(self._upload.name, self._size, self._chunks, self._rows.chunk_bytes)
 
     def discard(self) -> None:
         if not self._open:

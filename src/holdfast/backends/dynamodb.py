@@ -225,12 +225,20 @@ class _DynamoDbRows(Rows):
         )  # fmt: skip
 
     def finish(self, place: Place, row: BlobRow) -> bool:
-        upload = {
-            **self._upload(Place(place.directory, row.upload)),
-            "ConditionExpression": "live = :live",
-            "ExpressionAttributeValues": {":live": {"BOOL": True}},
+        return self._together({"Put": self._new_blob(place, row)}, self._end_of(place, row))
+
+    def replace(self, place: Place, before: BlobRow, row: BlobRow) -> bool:
+        put = {
+            **self._new_blob(place, row),
+            "ConditionExpression": "upload = :before",
+            "ExpressionAttributeValues": {":before": {"S": before.upload}},
         }
-        return self._together({"Put": self._new_blob(place, row)}, {"Delete": upload})
+        changes: list[Mapping[str, Any]] = [{"Put": put}]
+        if row.data is None:
+            changes.append(self._end_of(place, row))
+        if before.chunks:
+            changes.append(self._dead(place, before))
+        return self._together(*changes)
 
     def give_up(self, upload: UploadRow) -> bool:
         return self._update(
@@ -249,9 +257,7 @@ class _DynamoDbRows(Rows):
         if not row.chunks:
             self._holds(lambda: self.client.delete_item(**removed))
             return
-        dead = UploadRow(Place(place.directory, row.upload), row.chunks, 0, is_live=False)
-        item = {**_upload_key(dead.place), **_upload_values(dead)}
-        self._together({"Delete": removed}, {"Put": {"TableName": self.table, "Item": item}})
+        self._together({"Delete": removed}, self._dead(place, row))
 
     def forget(self, upload: Place) -> None:
         self.client.delete_item(**self._upload(upload))
@@ -294,6 +300,22 @@ class _DynamoDbRows(Rows):
             "Item": item,
             "ConditionExpression": f"attribute_not_exists({PLACE})",
         }
+
+    def _end_of(self, place: Place, row: BlobRow) -> dict[str, Any]:
+        """The end of the live upload that becomes a blob, in a transaction."""
+        return {
+            "Delete": {
+                **self._upload(Place(place.directory, row.upload)),
+                "ConditionExpression": "live = :live",
+                "ExpressionAttributeValues": {":live": {"BOOL": True}},
+            }
+        }
+
+    def _dead(self, place: Place, row: BlobRow) -> dict[str, Any]:
+        """A blob's chunks as those of a dead upload, in a transaction."""
+        dead = UploadRow(Place(place.directory, row.upload), row.chunks, 0, is_live=False)
+        item = {**_upload_key(dead.place), **_upload_values(dead)}
+        return {"Put": {"TableName": self.table, "Item": item}}
 
     def _upload(self, upload: Place) -> dict[str, Any]:
         return {"TableName": self.table, "Key": _upload_key(upload)}

@@ -7,15 +7,28 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.engine.filenames import COPYING, VERSIONS, manifest_path, manifest_version
+from holdfast.engine.filenames import (
+    COPYING,
+    VERSIONS,
+    manifest_path,
+    manifest_version,
+    turn_number,
+    turn_path,
+)
 from holdfast.engine.manifest import Manifest, decode
 from holdfast.engine.storage import BlobNotFound, Storage
 from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
 
 NEWEST, RANGE = "newest", ".."
 _MARK_FORMAT = 1
-Mark = Mapping[int, str]
-"""By version the commit ids that a copy began with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The mark of an unfinished copy: its id, and by version the commit ids it began with."""
+
+    copy_id: str
+    versions: Mapping[int, str]
 
 
 @dataclass
@@ -67,8 +80,8 @@ def _follow(before: Mapping[int, Manifest], after: Mapping[int, Manifest]) -> bo
 
 def write_mark(storage: Storage, source: str, mark: Mark) -> bool:
     """Mark a root as being copied to; False where it is marked already."""
-    versions = {str(version): commit_id for version, commit_id in mark.items()}
-    body = {"format": _MARK_FORMAT, "source": source, "versions": versions}
+    versions = {str(version): commit_id for version, commit_id in mark.versions.items()}
+    body = {"format": _MARK_FORMAT, "id": mark.copy_id, "source": source, "versions": versions}
     return storage.create_if_absent(COPYING, json.dumps(body).encode())
 
 
@@ -76,7 +89,8 @@ def read_mark(storage: Storage) -> Mark | None:
     """The mark of an unfinished copy; None where there is none."""
     try:
         body = json.loads(bytes(storage.read(COPYING)))
-        return {int(version): str(commit_id) for version, commit_id in body["versions"].items()}
+        versions = {int(version): str(commit_id) for version, commit_id in body["versions"].items()}
+        return Mark(str(body["id"]), versions)
     except BlobNotFound:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -84,6 +98,33 @@ def read_mark(storage: Storage) -> Mark | None:
             f"{storage.location}/{COPYING} is damaged: nobody knows what was being copied there. "
             "Remove what is in that place, or name another one."
         ) from error
+
+
+def take_turn(storage: Storage, mark: Mark) -> int | None:
+    """Go on with an unfinished copy: the run's number, the highest; None where another was quicker.
+
+    The mark stays as it is, for at no moment may the root be opened.
+    """
+    number = last_turn(storage, mark) + 1
+    created = storage.create_if_absent(turn_path(mark.copy_id, number), b"")
+    return number if created else None
+
+
+def last_turn(storage: Storage, mark: Mark) -> int:
+    """The number of the run that went on last with an unfinished copy; 0 is the one that began."""
+    return max(_turns(storage, mark), default=0)
+
+
+def remove_mark(storage: Storage, mark: Mark) -> None:
+    """Let a root be opened."""
+    for number in _turns(storage, mark):
+        storage.delete(turn_path(mark.copy_id, number))
+    storage.delete(COPYING)
+
+
+def _turns(storage: Storage, mark: Mark) -> list[int]:
+    found = (turn_number(mark.copy_id, blob.path) for blob in storage.list(VERSIONS))
+    return [number for number in found if number is not None]
 
 
 def choose_versions(

@@ -18,7 +18,14 @@ from cassandra.protocol import ServerError
 
 from holdfast.backends import cassandra_client
 from holdfast.backends.cassandra_client import Address, Client, Options, client_of
-from holdfast.backends.chunked import BlobRow, ChunkedStorage, Place, Rows, UploadRow
+from holdfast.backends.chunked import (
+    BlobRow,
+    ChunkedStorage,
+    Place,
+    Rows,
+    UploadRow,
+    check_address,
+)
 from holdfast.backends.retrying import retried
 from holdfast.conf import StateStoreConf
 from holdfast.errors import HoldfastError, InvalidArgument
@@ -73,6 +80,7 @@ class CassandraStorage(ChunkedStorage):
         conf: StateStoreConf = StateStoreConf.empty,
     ) -> None:
         address = Address.of(location)
+        check_address(location)
         if not _KEYSPACE.fullmatch(address.keyspace):
             raise InvalidArgument(f"{address.keyspace!r} cannot be a keyspace of Cassandra.")
         root, _, folder = address.path.partition("/")

@@ -20,7 +20,14 @@ from urllib.parse import urlsplit
 from botocore.exceptions import BotoCoreError, ClientError
 
 from holdfast.backends.aws_client import code_of, title_of
-from holdfast.backends.chunked import BlobRow, ChunkedStorage, Place, Rows, UploadRow
+from holdfast.backends.chunked import (
+    BlobRow,
+    ChunkedStorage,
+    Place,
+    Rows,
+    UploadRow,
+    check_address,
+)
 from holdfast.backends.dynamodb_client import (
     BUSY_REASONS,
     CONDITION_FAILED,
@@ -58,6 +65,7 @@ class DynamoDbStorage(ChunkedStorage):
         options: Mapping[str, str] | None = None,
         conf: StateStoreConf = StateStoreConf.empty,
     ) -> None:
+        check_address(location)
         parts = urlsplit(location)
         prefix, _, folder = parts.path.strip("/").partition("/")
         if not (parts.netloc and prefix):

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError
@@ -75,11 +74,13 @@ class S3Storage(Storage):
         options: Mapping[str, str] | None = None,
         conf: StateStoreConf = StateStoreConf.empty,
     ) -> None:
-        parts = urlsplit(location.rstrip("/"))
-        self.bucket, self._prefix = parts.netloc, parts.path.strip("/")
-        if not self.bucket:
+        # What a URI would take for a query or a fragment is part of a key.
+        scheme, _, rest = location.partition("://")
+        self.bucket, _, below = rest.partition("/")
+        self._prefix = below.strip("/")
+        if not self.bucket or not {"?", "#"}.isdisjoint(self.bucket):
             raise InvalidArgument(f"The root {location} names no bucket: write s3://bucket/folder.")
-        self._location = f"{parts.scheme}://{self.bucket}/{self._prefix}".rstrip("/")
+        self._location = f"{scheme}://{self.bucket}/{self._prefix}".rstrip("/")
         self._options = _Options.of(options or {})
         self._limit_ms = conf.retry_timeout_ms
 

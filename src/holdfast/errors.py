@@ -69,7 +69,7 @@ CONDITIONS: dict[str, tuple[str, str]] = {
         "Do not write with it: lookups would miss. Install the version that wrote the state.",
     ),
     "STATE_STORE_READ_ONLY": (
-        "The root's scheme has no proven create-if-absent, so it can only be read.",
+        "The root has no proven create-if-absent, so it can only be read.",
         "Write to a local root, or to one on hdfs://, s3://, cassandra:// or dynamodb://.",
     ),
     "STATE_STORE_ACCESS_DENIED": (

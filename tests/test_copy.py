@@ -22,7 +22,7 @@ from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.database import copying as copying_module
 from holdfast.database import open_on, plan_copy
-from holdfast.database.copy_ends import choose_versions
+from holdfast.database.copy_ends import check_places, choose_versions
 from holdfast.engine.filenames import COPYING, data_file, delivered_path, outbox_path
 from holdfast.engine.manifest import Manifest
 from holdfast.engine.storage import Storage, TooLarge
@@ -439,6 +439,58 @@ def test_a_root_is_not_copied_to_itself_or_into_itself(shop: LocalStorage, tmp_p
     for place in (f"{shop.location}/copy", tmp_path):
         with pytest.raises(InvalidArgument, match="lie inside each other"):
             plan_copy(shop, LocalStorage(place))
+
+
+class Placed(MemoryStorage):
+    """A storage that says it is somewhere else."""
+
+    @property
+    def location(self) -> str:
+        return self._name
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ("cassandra://h/ks/a", "cassandra://h:9042/ks/a"),
+        ("cassandra://h1,h2/ks/a", "cassandra://H2,h1:9042/ks/a/"),
+        ("s3://b/a", "s3a://b/a/"),
+    ],
+)
+def test_one_place_under_two_names_is_one_place(here: str, there: str) -> None:
+    with pytest.raises(InvalidArgument, match="is the root to copy from"):
+        check_places(Placed(here), Placed(there))
+    check_places(Placed(here), Placed(f"{there.rstrip('/')}b"))
+
+
+def test_another_port_is_another_place() -> None:
+    places = (Placed(f"cassandra://h:{port}/ks/a") for port in (9042, 9043))
+    check_places(*places)
+
+
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        ("copy", "Remove it, or name another place"),
+        ("s3://bucket/copy", "Remove it, or name another place"),
+        ("cassandra://h/ks/copy", "Name another place; nothing else in that keyspace"),
+        ("dynamodb://local/copy", "Drop the table copy-holdfast, or name another place"),
+        ("dynamodb://local/copy/a", "Name another place; nothing else in the table copy-holdfast"),
+    ],
+)
+def test_a_copy_that_nobody_can_finish_says_what_can_be_done_there(
+    shop: LocalStorage, merged: LocalStorage, location: str, said: str
+) -> None:
+    half, damaged = Placed(location), Placed(location)
+    for path, data in blobs(half_copied(merged, 20)).items():
+        half.create_if_absent(path, data)
+    damaged.create_if_absent(COPYING, b"{}")
+    with pytest.raises(InvalidArgument, match="unfinished copy of another root") as refused:
+        plan_copy(shop, half)
+    assert said in str(refused.value)
+    with pytest.raises(Corruption, match="nobody knows") as refused_too:
+        plan_copy(shop, damaged)
+    assert said in str(refused_too.value)
 
 
 def test_a_place_that_can_only_be_read_is_refused(shop: LocalStorage) -> None:

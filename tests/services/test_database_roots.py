@@ -363,6 +363,32 @@ def test_an_answer_that_got_lost_is_found_out(
     assert bytes(storage.read("a")) == b"m" * size
 
 
+def test_a_version_is_given_up_by_deleting_its_row(on_database: Remote) -> None:
+    server, location, options = on_database
+    with holdfast.open(location, "n long", "v long", options=options) as db:
+        for total in (1, 2):
+            with db.update() as store:
+                store.put((1,), (total,))
+    _, _, folder = location.partition("storages/")
+    if isinstance(server, Cassandra):
+        with server.cluster() as cluster:
+            cluster.connect("state").execute(
+                "DELETE FROM holdfast_rows WHERE root = 'storages' AND directory = %s AND kind = 0 "
+                "AND name = '2' IF EXISTS",
+                (f"{folder}/versions",),
+            )
+    else:
+        assert isinstance(server, DynamoDb)
+        key = {"holdfast_place": {"S": f"directory:/{folder}/versions"},
+               "holdfast_name": {"S": "blob:2"}}  # fmt: skip
+        server.client().delete_item(TableName="storages-holdfast", Key=key)
+    with holdfast.open(location, options=options) as db:
+        assert (db.version, db.get((1,))) == (1, (1,))
+        with db.update() as store:
+            store.put((1,), (3,))
+        assert (db.version, db.get((1,))) == (2, (3,))
+
+
 # -- bulk ----------------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
 
 NEWEST, RANGE = "newest", ".."
 _MARK_FORMAT = 1
+_CASSANDRA_PORT = "9042"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,21 @@ def read_mark(storage: Storage) -> Mark | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corruption(
             f"{storage.location}/{COPYING} is damaged: nobody knows what was being copied there. "
-            "Remove what is in that place, or name another one."
+            f"{way_out(storage.location)}"
         ) from error
+
+
+def way_out(location: str) -> str:
+    """What to do about a place with a copy that nobody can finish."""
+    scheme, _, rest = location.partition("://")
+    if scheme == "cassandra":
+        return "Name another place; nothing else in that keyspace minds what is left there."
+    prefix, _, folder = rest.partition("/")[2].partition("/")
+    if scheme == "dynamodb" and not folder:
+        return f"Drop the table {prefix}-holdfast, or name another place."
+    if scheme == "dynamodb":
+        return f"Name another place; nothing else in the table {prefix}-holdfast minds it."
+    return "Remove it, or name another place."
 
 
 def take_turn(storage: Storage, mark: Mark) -> int | None:
@@ -183,4 +197,15 @@ def _plain(location: str) -> str:
     scheme, separator, rest = location.partition("://")
     if not separator:
         return os.path.realpath(location)
+    if scheme == "cassandra":
+        netloc, _, path = rest.partition("/")
+        rest = f"{_plain_hosts(netloc)}/{path}"
     return f"{'s3' if scheme == 's3a' else scheme}://{rest.rstrip('/')}"
+
+
+def _plain_hosts(netloc: str) -> str:
+    """The hosts of a cluster in one order, with the port they have where none is named."""
+    hosts, _, port = netloc.rpartition(":")
+    if not port.isdigit():
+        hosts, port = netloc, _CASSANDRA_PORT
+    return f"{','.join(sorted(hosts.lower().split(',')))}:{port}"

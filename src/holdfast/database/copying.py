@@ -28,6 +28,7 @@ from holdfast.database.copy_ends import (
     remove_mark,
     take_turn,
     versions_in,
+    way_out,
     write_mark,
 )
 from holdfast.engine.filenames import delivered_path, manifest_path, tag_path, turn_path
@@ -164,7 +165,7 @@ class Copying:
             if not common or any(begun[v] != ours[v].commit_id for v in common):
                 raise self._refusal(
                     "holds an unfinished copy of another root, or of versions that are gone there. "
-                    "Remove it, or name another place."
+                    f"{way_out(self._target.location)}"
                 )
         elif max(theirs) not in ours:
             raise self._refusal(

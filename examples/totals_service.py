@@ -4,9 +4,9 @@
     curl http://127.0.0.1:8000/totals/Sankar
     {"user": "Sankar", "total": 500, "version": 3}
 
-VIEW is cassandra://host:port/keyspace/table or dynamodb://region/table, as the stream was given it
-(examples/shopping_totals.py takes it as its argument). Each request is one CQL query or one
-GetItem, and nothing of Holdfast or Spark is needed here.
+VIEW is cassandra://host,host:port/keyspace/table or dynamodb://region/table, as the stream was
+given it (examples/shopping_totals.py takes it as its argument). Each request is one CQL query or
+one GetItem, and nothing of Holdfast or Spark is needed here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,21 @@ Total = Callable[[str], dict[str, int] | None]
 
 def from_cassandra(view: str) -> Total:
     """The total of a user by one CQL query."""
-    from cassandra.cluster import Cluster
+    from cassandra import ConsistencyLevel
+    from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 
     parts = urlsplit(view)
     keyspace, table = parts.path.strip("/").split("/")
-    session = Cluster([str(parts.hostname)], port=parts.port or 9042).connect(keyspace)
-    query = session.prepare(f'SELECT total, "_version" FROM {table} WHERE "user" = ?')
+    # As the view is written: so each answer has what was delivered before.
+    profile = ExecutionProfile(consistency_level=ConsistencyLevel.LOCAL_QUORUM)
+    session = Cluster(
+        str(parts.hostname).split(","),
+        port=parts.port or 9042,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+    ).connect()
+    query = session.prepare(
+        f'SELECT total, "_version" FROM "{keyspace}"."{table}" WHERE "user" = ?'
+    )
 
     def total(user: str) -> dict[str, int] | None:
         row = session.execute(query, (user,)).one()

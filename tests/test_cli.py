@@ -19,11 +19,13 @@ import holdfast
 import sample_roots
 from holdfast import inspection
 from holdfast.backends.local import LocalStorage
+from holdfast.backends.memory import MemoryStorage
 from holdfast.cli import app
 from holdfast.cli import doctor as doctor_module
 from holdfast.cli.console import clean, size_text, spans
 from holdfast.cli.exits import Exit
 from holdfast.errors import CONDITIONS, HoldfastError, InvalidArgument, Unavailable
+from holdfast.testing.faults import FaultyStorage
 
 COMMANDS = ("ls", "show", "history", "get", "scan", "diff", "verify", "copy", "doctor")
 
@@ -517,6 +519,18 @@ def test_doctor_checks_the_machine_and_a_root_and_leaves_nothing(
     ]  # fmt: skip
     assert {found[name]["status"] for name in ("Python", "writing", "create-if-absent")} == {"ok"}
     assert sorted(Path(shop).rglob("*")) == before
+
+
+def test_doctor_uses_one_folder_and_only_names_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = FaultyStorage(MemoryStorage("doctored"))
+    storage.inner.write("holdfast-doctor/other-blob", b"of another doctor")
+    monkeypatch.setattr(doctor_module, "open_storage", lambda location: storage)
+    for _ in range(2):
+        assert not [check for check in doctor_module.examine("x") if check.status == "failed"]
+    written = {call.path for call in storage.calls if call.changes}
+    assert {path.rpartition("/")[0] for path in written} == {"holdfast-doctor"}
+    assert len(written) == 2 * (1 + doctor_module._RACES)
+    assert [blob.path for blob in storage.list("")] == ["holdfast-doctor/other-blob"]
 
 
 def test_doctor_tries_a_root_that_does_not_exist_yet_without_making_it(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from holdfast.coordinator import (
     Secret,
     StateStoreCoordinator,
     StateStoreCoordinatorRef,
-    ref,
+    connection,
     wire,
 )
 from holdfast.coordinator import ref as coordinator_ref
@@ -92,7 +92,7 @@ def connected(
     """A worker's reference, with the application's secret unless another is given."""
     found = endpoint.address
     address = CoordinatorAddress(found.host, found.port, secret or found.secret)
-    link = ref.Connection(address, timeout_s=timeout_s)
+    link = connection.Connection(address, timeout_s=timeout_s)
     yield StateStoreCoordinatorRef(link, address)
     link.close()
 
@@ -211,7 +211,7 @@ def test_executors_find_the_drivers_endpoint(caplog: pytest.LogCaptureFixture) -
     ]
     far.report_active_instance(provider_id(), "host", "1")
     assert far.get_location(provider_id()) == near.get_location(provider_id()) == "executor_host_1"
-    ref._connections.to(far.address).close()
+    connection.connection_to(far.address).close()
 
 
 def test_an_endpoint_that_is_gone_costs_one_warning_and_no_error(
@@ -219,7 +219,7 @@ def test_an_endpoint_that_is_gone_costs_one_warning_and_no_error(
 ) -> None:
     gone = StateStoreCoordinator()
     gone.stop()
-    link = ref.Connection(gone.address, timeout_s=1, retry_after_s=0)
+    link = connection.Connection(gone.address, timeout_s=1, retry_after_s=0)
     far = StateStoreCoordinatorRef(link, gone.address)
     for _ in range(3):
         far.report_active_instance(provider_id(), "host", "1")
@@ -235,7 +235,7 @@ def test_an_endpoint_that_failed_is_left_alone_for_a_while() -> None:
     tried = []
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = CoordinatorAddress("127.0.0.1", silent.getsockname()[1], Secret.random())
-        far = StateStoreCoordinatorRef(ref.Connection(address, timeout_s=2), address)
+        far = StateStoreCoordinatorRef(connection.Connection(address, timeout_s=2), address)
         for _ in range(3):
             started = time.monotonic()
             assert far.get_location(provider_id()) is None
@@ -249,7 +249,7 @@ def test_a_connection_that_was_lost_is_opened_anew(endpoint: StateStoreCoordinat
         far.report_active_instance(provider_id(), "host", "1")
         assert far.get_location(provider_id()) == "executor_host_1"
         link = far._link
-        assert isinstance(link, ref.Connection)
+        assert isinstance(link, connection.Connection)
         assert link._open is not None
         link._open[0].shutdown(socket.SHUT_RDWR)
         assert far.get_location(provider_id()) == "executor_host_1"
@@ -309,7 +309,7 @@ def test_a_worker_tells_nothing_to_an_impostor() -> None:
         thread = threading.Thread(target=pose, args=(listener,))
         thread.start()
         address = CoordinatorAddress("127.0.0.1", listener.getsockname()[1], Secret.random())
-        far = StateStoreCoordinatorRef(ref.Connection(address, timeout_s=5), address)
+        far = StateStoreCoordinatorRef(connection.Connection(address, timeout_s=5), address)
         far.report_active_instance(provider_id(), "host", "1")
         thread.join()
     assert len(heard) == wire.REPLY_BYTES
@@ -489,7 +489,7 @@ def test_more_connections_than_there_is_room_for_are_ended() -> None:
                 if small.instances.get_location(provider_id()):
                     break
                 link = far._link
-                assert isinstance(link, ref.Connection)
+                assert isinstance(link, connection.Connection)
                 link._not_before = 0.0
                 time.sleep(0.02)
         assert small.instances.get_location(provider_id()) == "executor_host_1"
@@ -523,7 +523,7 @@ def test_the_secret_is_in_no_text(caplog: pytest.LogCaptureFixture) -> None:
     secret = Secret(key)
     address = CoordinatorAddress("127.0.0.1", 1, secret)
     caplog.set_level(logging.DEBUG)
-    link = ref.Connection(address, timeout_s=0.2)
+    link = connection.Connection(address, timeout_s=0.2)
     far = StateStoreCoordinatorRef(link, address)
     far.report_active_instance(provider_id(), "host", "1")
     texts = [caplog.text, *map(repr, (secret, address, far, link)), str(secret), str(address)]

@@ -22,7 +22,7 @@ from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.database import copying as copying_module
 from holdfast.database import open_on, plan_copy
-from holdfast.database.copy_ends import choose_versions
+from holdfast.database.copy_ends import check_places, choose_versions
 from holdfast.engine.filenames import COPYING, data_file, delivered_path, outbox_path
 from holdfast.engine.manifest import Manifest
 from holdfast.engine.storage import Storage, TooLarge
@@ -441,6 +441,58 @@ def test_a_root_is_not_copied_to_itself_or_into_itself(shop: LocalStorage, tmp_p
             plan_copy(shop, LocalStorage(place))
 
 
+class Placed(MemoryStorage):
+    """A storage that says it is somewhere else."""
+
+    @property
+    def location(self) -> str:
+        return self._name
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ("cassandra://h/ks/a", "cassandra://h:9042/ks/a"),
+        ("cassandra://h1,h2/ks/a", "cassandra://H2,h1:9042/ks/a/"),
+        ("s3://b/a", "s3a://b/a/"),
+    ],
+)
+def test_one_place_under_two_names_is_one_place(here: str, there: str) -> None:
+    with pytest.raises(InvalidArgument, match="is the root to copy from"):
+        check_places(Placed(here), Placed(there))
+    check_places(Placed(here), Placed(f"{there.rstrip('/')}b"))
+
+
+def test_another_port_is_another_place() -> None:
+    places = (Placed(f"cassandra://h:{port}/ks/a") for port in (9042, 9043))
+    check_places(*places)
+
+
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        ("copy", "Remove it, or name another place"),
+        ("s3://bucket/copy", "Remove it, or name another place"),
+        ("cassandra://h/ks/copy", "Name another place; nothing else in that keyspace"),
+        ("dynamodb://local/copy", "Drop the table copy-holdfast, or name another place"),
+        ("dynamodb://local/copy/a", "Name another place; nothing else in the table copy-holdfast"),
+    ],
+)
+def test_a_copy_that_nobody_can_finish_says_what_can_be_done_there(
+    shop: LocalStorage, merged: LocalStorage, location: str, said: str
+) -> None:
+    half, damaged = Placed(location), Placed(location)
+    for path, data in blobs(half_copied(merged, 20)).items():
+        half.create_if_absent(path, data)
+    damaged.create_if_absent(COPYING, b"{}")
+    with pytest.raises(InvalidArgument, match="unfinished copy of another root") as refused:
+        plan_copy(shop, half)
+    assert said in str(refused.value)
+    with pytest.raises(Corruption, match="nobody knows") as refused_too:
+        plan_copy(shop, damaged)
+    assert said in str(refused_too.value)
+
+
 def test_a_place_that_can_only_be_read_is_refused(shop: LocalStorage) -> None:
     with pytest.raises(InvalidArgument, match="can only be read") as caught:
         plan_copy(shop, FsspecStorage("memory://somewhere", {}))
@@ -529,6 +581,62 @@ def test_of_two_copies_to_one_place_one_stops(shop: LocalStorage) -> None:
     with pytest.raises(Conflict, match="has ended meanwhile"):
         slow.run()
     assert blobs(place) == blobs(half) == blobs(shop)
+
+
+def some_files_copied(source: Storage) -> MemoryStorage:
+    """An unfinished copy that lacks most of its files."""
+    calls = calls_of(lambda to: plan_copy(source, to, threads=1).run())
+    return half_copied(source, [c.number for c in calls if c.operation == "open_writer"][2])
+
+
+def test_a_run_that_was_taken_for_dead_stops_when_another_goes_on(merged: LocalStorage) -> None:
+    half = some_files_copied(merged)
+
+    def go_on_and_die() -> None:
+        writers = [c.number for c in calls_of(
+            lambda to: plan_copy(merged, to, threads=1).run()
+        ) if c.operation == "open_writer"]  # fmt: skip
+        with pytest.raises(Crash):
+            plan_copy(merged, FaultyStorage(half, crash_at(writers[-1])), threads=1).run()
+
+    slow = plan_copy(merged, meanwhile(half, "open_writer", go_on_and_die), threads=1)
+    with pytest.raises(Conflict, match="was started again"):
+        slow.run()
+    assert_unfinished(half)
+    plan_copy(merged, half).run()
+    assert blobs(half) == blobs(merged)
+
+
+def test_a_run_that_was_taken_for_dead_takes_nothing_from_a_copy_that_ended(
+    merged: LocalStorage,
+) -> None:
+    half = some_files_copied(merged)
+    gone: list[str] = []
+
+    def end() -> None:
+        plan_copy(merged, half).run()
+        real = half.delete
+        half.delete = lambda path: (gone.append(path), real(path))[1]  # type: ignore[method-assign]
+
+    with pytest.raises(Conflict, match="has ended meanwhile"):
+        plan_copy(merged, meanwhile(half, "open_writer", end), threads=1).run()
+    assert not any(data_file(path) for path in gone)
+    assert blobs(half) == blobs(merged)
+
+
+def test_files_that_came_after_the_target_was_looked_at_are_kept(merged: LocalStorage) -> None:
+    half = some_files_copied(merged)
+    late = plan_copy(merged, half)
+    outcomes = []
+
+    def at_the_first_manifest(call: Call) -> None:
+        if (call.operation, call.path) == ("create_if_absent", "versions/0") and not outcomes:
+            outcomes.append(late.run())
+
+    plan_copy(merged, FaultyStorage(half, at_the_first_manifest), threads=1).run()
+    (copied,) = outcomes
+    assert copied.written_files == 0
+    assert blobs(half) == blobs(merged)
 
 
 def test_an_unfinished_copy_is_not_looked_into_either(shop: LocalStorage, tmp_path: Path) -> None:

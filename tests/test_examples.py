@@ -7,8 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from cassandra import ConsistencyLevel
+from cassandra.cluster import EXEC_PROFILE_DEFAULT
+
+import totals_service
 
 ROOT = Path(__file__).resolve().parent.parent
 # The others have a test of their own below.
@@ -184,3 +190,24 @@ def test_demo_recovers_both_streams_and_looks_back(tmp_path: Path) -> None:
 def test_make_demo_runs_an_example() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert "examples/demo.py" in makefile.partition("\ndemo:")[2].partition("\n\n")[0]
+
+
+def test_the_service_asks_a_quorum_of_the_hosts_it_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: dict[str, Any] = {}
+
+    class Cluster:
+        def __init__(self, hosts: list[str], port: int, execution_profiles: Any) -> None:
+            made.update(hosts=hosts, port=port, profile=execution_profiles[EXEC_PROFILE_DEFAULT])
+
+        def connect(self) -> Any:
+            return SimpleNamespace(prepare=lambda query: made.update(query=query))
+
+    monkeypatch.setattr("cassandra.cluster.Cluster", Cluster)
+    totals_service.from_cassandra("cassandra://one,two:9043/shop/Totals")
+    assert (made["hosts"], made["port"]) == (["one", "two"], 9043)
+    assert made["profile"].consistency_level == ConsistencyLevel.LOCAL_QUORUM
+    assert 'FROM "shop"."Totals"' in made["query"]
+    totals_service.from_cassandra("cassandra://one/shop/Totals")
+    assert (made["hosts"], made["port"]) == (["one"], 9042)

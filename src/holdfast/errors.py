@@ -69,7 +69,7 @@ CONDITIONS: dict[str, tuple[str, str]] = {
         "Do not write with it: lookups would miss. Install the version that wrote the state.",
     ),
     "STATE_STORE_READ_ONLY": (
-        "The root's scheme has no proven create-if-absent, so it can only be read.",
+        "The root has no proven create-if-absent, so it can only be read.",
         "Write to a local root, or to one on hdfs://, s3://, cassandra:// or dynamodb://.",
     ),
     "STATE_STORE_ACCESS_DENIED": (
@@ -90,7 +90,7 @@ CONDITIONS: dict[str, tuple[str, str]] = {
     ),
     "STATE_STORE_UNFINISHED_COPY": (
         "The root is being copied to by `holdfast copy`, or was when that ended halfway.",
-        "Run the same `holdfast copy` again; it goes on where it was. Or remove the root.",
+        "Run the same `holdfast copy` again; it goes on where it was. Or copy to another place.",
     ),
     "STATE_STORE_NOT_ON_EXECUTORS": (
         "The executors' Python lacks Holdfast, or a package that its tasks import.",

@@ -196,6 +196,45 @@ def test_copies_used_longest_ago_make_room(remote: FaultyStorage, tmp_path: Path
     assert reads(remote) == before + 1
 
 
+def test_a_copy_in_use_stays_however_long_ago_it_was_opened(
+    remote: FaultyStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_TOUCH_S", 0.0)
+    storage = CachedStorage(remote, str(tmp_path), 10 << 20)
+    for number in (0, 1):
+        storage.write(blob(number, "snapshot"), bytes([number]) * (1 << 20))
+    held, left = storage.read(blob(0, "snapshot")), storage.read(blob(1, "snapshot"))
+    for copy in files(tmp_path):
+        os.utime(copy, (1, 1))
+    del left
+    for number in range(40):
+        storage.write(blob(number), b"x" * (1 << 20))
+    before = reads(remote)
+    again = storage.read(blob(0, "snapshot"))
+    assert reads(remote) == before
+    storage.read(blob(1, "snapshot"))
+    assert reads(remote) == before + 1
+    assert again.equals(held)
+
+
+def test_copies_in_use_are_named_once_a_minute_at_most(
+    remote: FaultyStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = CachedStorage(remote, str(tmp_path), LIMIT)
+    storage.write(blob(0), b"0" * 100)
+    held = [storage.read(blob(0)) for _ in range(3)]
+    (copy,) = files(tmp_path)
+    os.utime(copy, (1, 1))
+    storage.write(blob(1), b"1" * 100)
+    assert copy.stat().st_mtime == 1
+    minute_ago = time.monotonic() - 61
+    monkeypatch.setattr(storage._folder, "_touched_s", minute_ago)
+    storage.write(blob(2), b"2" * 100)
+    assert copy.stat().st_mtime > 1
+    held.clear()
+    assert storage._folder._mapped == {}
+
+
 def test_many_small_copies_are_bounded_too(remote: FaultyStorage, tmp_path: Path) -> None:
     storage = CachedStorage(remote, str(tmp_path), 1 << 20)
     for number in range(200):

@@ -27,6 +27,8 @@ from holdfast.errors import InvalidArgument
         ("hdfs://host:8020/a/b", HdfsStorage),
         ("s3://bucket/a/b", S3Storage),
         ("s3a://bucket/a/b/", S3Storage),
+        ("s3://bucket/job#1", S3Storage),
+        ("s3://bucket/job?x/y", S3Storage),
     ],
 )
 def test_a_remote_root_is_behind_the_cache_and_named_as_it_was(
@@ -38,6 +40,29 @@ def test_a_remote_root_is_behind_the_cache_and_named_as_it_was(
     assert storage.location == location.rstrip("/")
     assert list(tmp_path.iterdir()) == []
     assert isinstance(open_storage(location, conf=StateStoreConf(cache_size_bytes=0)), kind)
+
+
+def test_roots_that_differ_in_what_a_uri_takes_for_a_fragment_are_not_one(tmp_path: Path) -> None:
+    first, second = S3Storage("s3://bucket/job#1"), S3Storage("s3://bucket/job?x")
+    assert [each.place("a")["Key"] for each in (first, second)] == ["job#1/a", "job?x/a"]
+    for text in (f"file://{tmp_path}/job#1", f"file:{tmp_path}/job%231"):
+        assert open_storage(text).location == f"{tmp_path}/job#1"
+    assert open_storage(f"file://localhost{tmp_path}/job?x").location == f"{tmp_path}/job?x"
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["cassandra://host/state/job#1", "dynamodb://local/job?x", "dynamodb://local/job/a#1"],
+)
+def test_a_root_in_a_database_has_no_query_or_fragment(location: str) -> None:
+    with pytest.raises(InvalidArgument, match="Name the root without"):
+        open_storage(location)
+
+
+@pytest.mark.parametrize("location", ["s3://", "s3:///x", "s3://bucket?x", "s3://#bucket/x"])
+def test_an_address_on_s3_names_a_bucket(location: str) -> None:
+    with pytest.raises(InvalidArgument, match="names no bucket"):
+        S3Storage(location)
 
 
 def test_a_local_root_needs_no_cache(tmp_path: Path) -> None:

@@ -130,8 +130,8 @@ class CrashingRows:
     """
 
     CHANGES = frozenset({
-        "make", "note_directory", "create", "begin", "touch", "finish", "give_up", "remove",
-        "forget", "put_chunks", "delete_chunks",
+        "make", "note_directory", "create", "begin", "touch", "finish", "replace", "give_up",
+        "remove", "forget", "put_chunks", "delete_chunks",
     })  # fmt: skip
 
     def __init__(self, inner: Rows, at: int | None = None, *, torn: bool = False) -> None:
@@ -289,6 +289,30 @@ def test_a_name_is_free_again_after_its_large_blob_was_deleted(
     assert storage.sweep(0.0) == 0
 
 
+@pytest.mark.parametrize(("before", "after"), [(10, 10), (5000, 5000), (10, 5000), (5000, 10)])
+def test_a_blob_that_is_written_again_is_there_at_any_moment(
+    on_database: Remote, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+) -> None:
+    storage = opened(on_database)
+    assert isinstance(storage, ChunkedStorage)
+    small_chunks(monkeypatch, storage)
+    rows, old, new, found = storage.rows, b"o" * before, b"n" * after, []
+    for at in itertools.count():
+        storage.rows = rows
+        storage.write(f"{at}", old)
+        storage.rows = crashing = CrashingRows(rows, at)  # type: ignore[assignment]
+        with suppress(Crash):
+            storage.write(f"{at}", new)
+        storage.rows = rows
+        found.append(bytes(storage.read(f"{at}")))
+        check_nothing_unnamed_is_left(storage, crashing.begun)
+        if not crashing.is_dead:
+            break
+    assert found == sorted(found, reverse=True)
+    assert (found[0], found[-1]) == (old, new)
+    assert set(found) == {old, new}
+
+
 def test_a_second_writer_is_fenced(on_database: Remote) -> None:
     _, location, options = on_database
     with (
@@ -337,6 +361,32 @@ def test_an_answer_that_got_lost_is_found_out(
     assert storage.create_if_absent("a", b"o" * size) is False
     assert lost == [True]
     assert bytes(storage.read("a")) == b"m" * size
+
+
+def test_a_version_is_given_up_by_deleting_its_row(on_database: Remote) -> None:
+    server, location, options = on_database
+    with holdfast.open(location, "n long", "v long", options=options) as db:
+        for total in (1, 2):
+            with db.update() as store:
+                store.put((1,), (total,))
+    _, _, folder = location.partition("storages/")
+    if isinstance(server, Cassandra):
+        with server.cluster() as cluster:
+            cluster.connect("state").execute(
+                "DELETE FROM holdfast_rows WHERE root = 'storages' AND directory = %s AND kind = 0 "
+                "AND name = '2' IF EXISTS",
+                (f"{folder}/versions",),
+            )
+    else:
+        assert isinstance(server, DynamoDb)
+        key = {"holdfast_place": {"S": f"directory:/{folder}/versions"},
+               "holdfast_name": {"S": "blob:2"}}  # fmt: skip
+        server.client().delete_item(TableName="storages-holdfast", Key=key)
+    with holdfast.open(location, options=options) as db:
+        assert (db.version, db.get((1,))) == (1, (1,))
+        with db.update() as store:
+            store.put((1,), (3,))
+        assert (db.version, db.get((1,))) == (2, (3,))
 
 
 # -- bulk ----------------------------------------------------------------------------------------

@@ -245,6 +245,23 @@ def test_large_blobs_are_sent_in_parts(remote: Remote, monkeypatch: pytest.Monke
     assert [blob.path for blob in storage.list("")] == ["many", "one"]
 
 
+def test_minio_is_asked_once_more_by_the_first_object_of_a_process(
+    on_s3: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_module, "_proven", set())
+    storage, puts = opened(on_s3), []
+    assert isinstance(storage, S3Storage)
+    storage.client.meta.events.register(
+        "before-call.s3.PutObject", lambda params, **_: puts.append(params["headers"])
+    )
+    assert storage.create_if_absent("versions/1", b"mine") is True
+    assert len(puts) == 2
+    assert storage.create_if_absent("versions/1", b"other") is False
+    assert storage.create_if_absent("versions/2", b"mine") is True
+    assert len(puts) == 4
+    assert [bytes(storage.read(blob.path)) for blob in storage.list("")] == [b"mine", b"mine"]
+
+
 def test_what_a_crashed_writer_left_on_hdfs_is_swept(on_hdfs: Remote) -> None:
     storage = opened(on_hdfs)
     assert isinstance(storage, HdfsStorage)

@@ -24,6 +24,10 @@ pytestmark = pytest.mark.services
 SERVICE = Path(__file__).parents[2] / "examples" / "totals_service.py"
 
 
+def _with_two_hosts(view: str) -> str:
+    return view.replace("cassandra://127.0.0.1:", "cassandra://127.0.0.1,127.0.0.1:")
+
+
 @contextmanager
 def _service(database: ViewDatabase, table: str) -> Iterator[str]:
     environment = dict(os.environ)
@@ -31,7 +35,7 @@ def _service(database: ViewDatabase, table: str) -> Iterator[str]:
         environment["AWS_ENDPOINT_URL"] = database.server.url
         environment["AWS_ACCESS_KEY_ID"] = environment["AWS_SECRET_ACCESS_KEY"] = "any"
     service = subprocess.Popen(
-        [sys.executable, str(SERVICE), database.location(table), "0"],
+        [sys.executable, str(SERVICE), _with_two_hosts(database.location(table)), "0"],
         env=environment, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -61,7 +65,7 @@ def test_totals_are_served_after_each_transaction_while_the_stream_runs(
 ) -> None:
     server = request.getfixturevalue(kind)
     database = InCassandra(server) if isinstance(server, Cassandra) else InDynamoDb(server)
-    table, incoming = database.table("shop"), tmp_path / "in"
+    table, incoming = database.table("ShopTotals"), tmp_path / "in"
     incoming.mkdir()
     # Workers cannot import the examples.
     cloudpickle.register_pickle_by_value(shopping_totals)

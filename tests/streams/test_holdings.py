@@ -13,7 +13,7 @@ import pytest
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.coordinator import CoordinatorAddress, StateStoreCoordinator, ref
+from holdfast.coordinator import CoordinatorAddress, StateStoreCoordinator, connection, ref
 from holdfast.engine.commit import Prepared, Swap
 from holdfast.engine.manifest import SegmentRef
 from holdfast.engine.segment import SegmentInfo, Zone
@@ -51,7 +51,7 @@ class Clock:
 def endpoint() -> Iterator[StateStoreCoordinator]:
     coordinator = StateStoreCoordinator()
     yield coordinator
-    ref._connections.to(coordinator.address).close()
+    connection.connection_to(coordinator.address).close()
     coordinator.stop()
 
 

@@ -17,6 +17,7 @@ import secrets
 import stat
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator
 from functools import cache
 
@@ -50,6 +51,8 @@ _LEAST_FILE_BYTES = 16 << 10
 _TRIM_SHARE = 64
 """A process looks at the whole folder when it has added this part of the limit."""
 _STALE_S = 600.0
+_TOUCH_S = 60.0
+"""How often a process says, at most, which copies it has in use."""
 _PAUSE_S = 60.0
 """For how long nothing is written after the disk refused."""
 
@@ -206,6 +209,8 @@ class _Folder:
         self._added = limit_bytes  # the first file makes it look
         self._paused_until_s = 0.0
         self._warned = False
+        self._mapped: dict[int, tuple[str, weakref.ref[pa.Buffer]]] = {}
+        self._touched_s = time.monotonic()
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -216,9 +221,26 @@ class _Folder:
         if size is None:
             return None
         try:
-            return map_or_read(self.path(name)).slice(0, size)
+            found = map_or_read(self.path(name)).slice(0, size)
         except OSError:
             return None
+        self._note(name, found)
+        return found
+
+    def _note(self, name: str, found: pa.Buffer) -> None:
+        """Take note that a copy is in use for as long as somebody has it."""
+        mapped, key = self._mapped, id(found)
+        mapped[key] = (name, weakref.ref(found, lambda _: mapped.pop(key, None)))
+
+    def _touch(self) -> None:
+        """Let copies in use count as used just now: nobody opens again what is open already."""
+        now_s = time.monotonic()
+        if now_s < self._touched_s + _TOUCH_S:
+            return
+        self._touched_s = now_s
+        for name in {name for name, _ in list(self._mapped.values())}:
+            with contextlib.suppress(OSError):
+                os.utime(self.path(name))
 
     def read_range(self, name: str, start: int, stop: int) -> pa.Buffer | None:
         """Bytes start..stop of it; None without an intact one."""
@@ -293,6 +315,7 @@ class _Folder:
 
     def added(self, size: int) -> None:
         """Count a new file, and trim when enough came together."""
+        self._touch()
         self._added += max(size, _LEAST_FILE_BYTES)
         if self._added * _TRIM_SHARE >= self.limit_bytes:
             self._added = 0

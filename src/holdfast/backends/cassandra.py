@@ -18,7 +18,15 @@ from cassandra.protocol import ServerError
 
 from holdfast.backends import cassandra_client
 from holdfast.backends.cassandra_client import Address, Client, Options, client_of
-from holdfast.backends.chunked import BlobRow, ChunkedStorage, Place, Rows, UploadRow
+from holdfast.backends.chunked import (
+    BlobRow,
+    ChunkedStorage,
+    Place,
+    Rows,
+    UploadRow,
+    check_address,
+)
+from holdfast.backends.retrying import retried
 from holdfast.conf import StateStoreConf
 from holdfast.errors import HoldfastError, InvalidArgument
 
@@ -56,6 +64,10 @@ _BLOB, _UPLOAD = 0, 1
 _IN_FLIGHT = 16
 _AGREE_S, _AGREEMENTS = 0.5, 20
 _ROW = "root = ? AND directory = ? AND kind = ? AND name = ?"
+_DEAD = (
+    "INSERT INTO {}.holdfast_rows (root, directory, kind, name, chunks, touched_ms, live) "
+    "VALUES (?, ?, ?, ?, ?, 0, false)"
+)
 
 
 class CassandraStorage(ChunkedStorage):
@@ -68,19 +80,21 @@ class CassandraStorage(ChunkedStorage):
         conf: StateStoreConf = StateStoreConf.empty,
     ) -> None:
         address = Address.of(location)
+        check_address(location)
         if not _KEYSPACE.fullmatch(address.keyspace):
             raise InvalidArgument(f"{address.keyspace!r} cannot be a keyspace of Cassandra.")
         root, _, folder = address.path.partition("/")
-        rows = _CassandraRows(address, root, Options.of(options or {}))
+        rows = _CassandraRows(address, root, Options.of(options or {}), conf.retry_timeout_ms)
         where = f"cassandra://{address.netloc}/{address.keyspace}/{address.path}"
-        super().__init__(where, folder, rows, conf.retry_timeout_ms)
+        super().__init__(where, folder, rows)
 
 
 class _CassandraRows(Rows):
     chunk_bytes = 512 << 10
     errors = cassandra_client.ERRORS
 
-    def __init__(self, address: Address, root: str, options: Options) -> None:
+    def __init__(self, address: Address, root: str, options: Options, limit_ms: int) -> None:
+        super().__init__(limit_ms)
         self._keyspace, self._root = address.keyspace, root
         self._netloc, self._options = address.netloc, options
 
@@ -249,6 +263,23 @@ class _CassandraRows(Rows):
             *self._key(_UPLOAD, Place(place.directory, row.upload)),
         )  # fmt: skip
 
+    def replace(self, place: Place, before: BlobRow, row: BlobRow) -> bool:
+        changes = [
+            "UPDATE {}.holdfast_rows SET upload = ?, size = ?, chunks = ?, chunk_bytes = ?, "
+            f"data = ? WHERE {_ROW} IF upload = ?"
+        ]
+        values: list[object] = [
+            row.upload, row.size, row.chunks, row.chunk_bytes, row.data,
+            *self._key(_BLOB, place), before.upload,
+        ]  # fmt: skip
+        if row.data is None:
+            changes.append(f"DELETE FROM {{}}.holdfast_rows WHERE {_ROW} IF live = true")
+            values += self._key(_UPLOAD, Place(place.directory, row.upload))
+        if before.chunks:
+            changes.append(_DEAD)
+            values += [*self._key(_UPLOAD, Place(place.directory, before.upload)), before.chunks]
+        return self._decide(f"BEGIN BATCH {'; '.join(changes)}; APPLY BATCH", *values)
+
     def give_up(self, upload: UploadRow) -> bool:
         return self._decide(
             "UPDATE {}.holdfast_rows SET live = false "
@@ -263,8 +294,7 @@ class _CassandraRows(Rows):
             self._decide(removed, *values)
             return
         self._decide(
-            f"BEGIN BATCH {removed}; INSERT INTO {{}}.holdfast_rows (root, directory, kind, name, "
-            "chunks, touched_ms, live) VALUES (?, ?, ?, ?, ?, 0, false); APPLY BATCH",
+            f"BEGIN BATCH {removed}; {_DEAD}; APPLY BATCH",
             *values, *self._key(_UPLOAD, Place(place.directory, row.upload)), row.chunks,
         )  # fmt: skip
 
@@ -310,15 +340,33 @@ class _CassandraRows(Rows):
     def _run_all(
         self, query: str, values: Sequence[Sequence[object]], serial: bool = False
     ) -> list[list[Any]]:
-        """The rows of each run of a statement, with a bounded number of them in flight."""
-        if not values:
-            return []
-        client = self.client
-        prepared = client.prepared(self._in_keyspace(query), serial=serial)
-        done = execute_concurrent_with_args(
-            client.session, prepared, values, concurrency=_IN_FLIGHT
-        )
-        return [list(rows) for _, rows in done]
+        """The rows of each run of a statement, with a bounded number of them in flight; those that
+        failed are run again.
+        """
+        found: list[list[Any]] = [[] for _ in values]
+        left = list(range(len(values)))
+
+        def run() -> None:
+            nonlocal left
+            client = self.client
+            prepared = client.prepared(self._in_keyspace(query), serial=serial)
+            done = execute_concurrent_with_args(
+                client.session, prepared, [values[n] for n in left],
+                concurrency=_IN_FLIGHT, raise_on_first_error=False,
+            )  # fmt: skip
+            failures: dict[int, Exception] = {}
+            for number, (succeeded, given) in zip(left, done, strict=True):
+                if succeeded:
+                    found[number] = list(given)
+                else:
+                    failures[number] = given
+            left = list(failures)
+            if failures:
+                raise min(failures.values(), key=self.passes)
+
+        if values:
+            retried(run, self.passes, self.limit_ms)
+        return found
 
     def _of_all(self, directories: Sequence[str], columns: str, kind: int) -> list[tuple[str, Any]]:
         """The rows of a kind in several directories, each with its directory."""

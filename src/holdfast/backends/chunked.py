@@ -30,7 +30,7 @@ from holdfast.engine.storage import (
     Storage,
     TooLarge,
 )
-from holdfast.errors import Corruption, HoldfastError, Unavailable
+from holdfast.errors import Corruption, HoldfastError, InvalidArgument, Unavailable
 
 T = TypeVar("T")
 INLINE_BYTES = 32 << 10
@@ -70,16 +70,32 @@ class UploadRow:
     is_live: bool
 
 
+def check_address(location: str) -> None:
+    """Refuse an address of a root with what a URI takes for a query or a fragment: two roots whose
+    names differ in that alone would be one.
+    """
+    if found := sorted({"?", "#"} & set(location)):
+        raise InvalidArgument(
+            f"{location} cannot be the address of a root in a database, for it has a {found[0]!r} "
+            "in it. Name the root without."
+        )
+
+
 class Rows(ABC):
     """The rows of one root in a database. Every method may be repeated after it failed.
 
     What changes a blob or upload row is atomic, and decided in one order with all other changes
     of its directory; what reads them sees all that was decided before. Failures are the client's
-    own exceptions, those of `errors`.
+    own exceptions, those of `errors`. `blobs`, `uploads` and what concerns chunks are many
+    requests, each of which is repeated by itself for `limit_ms`: when one of these methods raises,
+    that was done, and none of its requests is on its way any more.
     """
 
     chunk_bytes: ClassVar[int]
     errors: ClassVar[tuple[type[Exception], ...]]
+
+    def __init__(self, limit_ms: int) -> None:
+        self.limit_ms = limit_ms
 
     @abstractmethod
     def passes(self, error: Exception) -> bool:
@@ -136,6 +152,12 @@ class Rows(ABC):
         """
 
     @abstractmethod
+    def replace(self, place: Place, before: BlobRow, row: BlobRow) -> bool:
+        """Make a blob's row another one, if it is `before`: one with its data, as `create` does, or
+        one of chunks, as `finish` does. Chunks of the one before become a dead upload's.
+        """
+
+    @abstractmethod
     def give_up(self, upload: UploadRow) -> bool:
         """Make an upload row that says the same as this one say that it is not live."""
 
@@ -167,8 +189,8 @@ class ChunkedStorage(Storage):
 
     is_remote = True
 
-    def __init__(self, location: str, folder: str, rows: Rows, limit_ms: int) -> None:
-        self._location, self._folder, self._limit_ms = location, folder, limit_ms
+    def __init__(self, location: str, folder: str, rows: Rows) -> None:
+        self._location, self._folder = location, folder
         self.rows = rows
 
     @property
@@ -207,7 +229,7 @@ class ChunkedStorage(Storage):
     def list(self, prefix: str) -> list[BlobInfo]:
         start = len(self._folder) + 1 if self._folder else 0
         directories = self._directories("list", prefix)
-        found = self.call("list", prefix, lambda: self.rows.blobs(directories))
+        found = self.call_once("list", prefix, lambda: self.rows.blobs(directories))
         return sorted(
             (BlobInfo(_joined(place.directory, place.name)[start:], size) for place, size in found),
             key=lambda blob: blob.path,
@@ -226,7 +248,7 @@ class ChunkedStorage(Storage):
         """Remove the chunks of uploads that were given up, or not touched for that long."""
         oldest_ms = _now_ms() - int(older_than_s * 1000)
         directories = self._directories("sweep", "")
-        found = self.call("sweep", "", lambda: self.rows.uploads(directories))
+        found = self.call_once("sweep", "", lambda: self.rows.uploads(directories))
         stale = [each for each in found if not each.is_live or each.touched_ms <= oldest_ms]
         # One that another touches or finishes meanwhile stays.
         dead = [each for each in stale if not each.is_live or self._give_up(each)]
@@ -257,13 +279,18 @@ class ChunkedStorage(Storage):
 
     def clear(self, what: str, path: str, upload: Place, chunks: int) -> None:
         """Remove the chunks of a dead upload, then its row."""
-        self.call(what, path, lambda: self.rows.delete_chunks(upload.name, chunks))
+        self.call_once(what, path, lambda: self.rows.delete_chunks(upload.name, chunks))
         self.call(what, path, lambda: self.rows.forget(upload))
 
     def call(self, what: str, path: str, call: Callable[[], T]) -> T:
         """What `call` gives, retried, its failures mapped."""
+        rows = self.rows
+        return self.call_once(what, path, lambda: retried(call, rows.passes, rows.limit_ms))
+
+    def call_once(self, what: str, path: str, call: Callable[[], T]) -> T:
+        """What `call` gives, its failures mapped."""
         try:
-            return retried(call, self.rows.passes, self._limit_ms)
+            return call()
         except self.rows.errors as error:
             failed = f"Could not {what} {path or 'the root'!r} in {self._location}: "
             raise self.rows.mapped(error, failed) from error
@@ -281,7 +308,7 @@ class ChunkedStorage(Storage):
             return pa.py_buffer(row.data)[start:stop]
         first = start // row.chunk_bytes
         numbers = range(first, (stop - 1) // row.chunk_bytes + 1)
-        found = self.call("read", path, lambda: self.rows.get_chunks(row.upload, numbers))
+        found = self.call_once("read", path, lambda: self.rows.get_chunks(row.upload, numbers))
         whole = pa.py_buffer(b"".join(self._present(path, row, found)))
         return whole[start - first * row.chunk_bytes : stop - first * row.chunk_bytes]
 
@@ -321,23 +348,19 @@ class _ChunkWriter(BlobWriter):
         for _ in range(_OVERWRITES):
             if self.create():
                 return
-            # Nobody else uses this name: it is what an earlier attempt has left.
-            self._storage.delete(self._path)
+            # Nobody else uses this name: it is what an earlier attempt has left. There is a blob
+            # at any moment, for what another has finished meanwhile may be in use.
+            before = self._storage.look_up(self._path, "write")
+            if before is not None and self._replace(before):
+                return
         raise Unavailable(
             f"{self._path!r} in {self._storage.location} is written by another, too. Try again."
         )
 
     def create(self) -> bool:
         """Make the blob visible unless there is one; whether it was this one that became it."""
-        if not self._announced:
-            self._prepare()
-        if not self._announced and self._size <= INLINE_BYTES:
-            row = BlobRow(self._upload.name, self._size, data=bytes(self._buffer))
-            make = self._rows.create
-        else:
-            self._send(-(-len(self._buffer) // self._rows.chunk_bytes))
-            row = BlobRow(self._upload.name, self._size, self._chunks, self._rows.chunk_bytes)
-            make = self._rows.finish
+        row = self._finished()
+        make = self._rows.create if row.data is not None else self._rows.finish
         if not self._call(lambda: make(self._place, row)):
             # Perhaps it was, and the answer to an earlier call got lost.
             found = self._storage.look_up(self._path, "write")
@@ -347,6 +370,28 @@ class _ChunkWriter(BlobWriter):
                 return False
         self._open = False
         return True
+
+    def _replace(self, before: BlobRow) -> bool:
+        """Make the blob visible instead of another one, whether it became it."""
+        row = self._finished()
+        if not self._call(lambda: self._rows.replace(self._place, before, row)):
+            found = self._storage.look_up(self._path, "write")
+            if found is None or found.upload != self._upload.name:
+                return False
+        self._open = False
+        if before.chunks:
+            gone = Place(self._place.directory, before.upload)
+            self._storage.clear("write", self._path, gone, before.chunks)
+        return True
+
+    def _finished(self) -> BlobRow:
+        """The blob's row, all of its chunks sent."""
+        if not self._announced:
+            self._prepare()
+        if not self._announced and self._size <= INLINE_BYTES:
+            return BlobRow(self._upload.name, self._size, data=bytes(self._buffer))
+        self._send(-(-len(self._buffer) // self._rows.chunk_bytes))
+        return BlobRow(self._upload.name, self._size, self._chunks, self._rows.chunk_bytes)
 
     def discard(self) -> None:
         if not self._open:
@@ -369,7 +414,11 @@ class _ChunkWriter(BlobWriter):
         self._announce(self._chunks + count)
         size = self._rows.chunk_bytes
         chunks = [bytes(self._buffer[n * size : (n + 1) * size]) for n in range(count)]
-        self._call(lambda: self._rows.put_chunks(self._upload.name, self._chunks, chunks))
+        self._storage.call_once(
+            "write",
+            self._path,
+            lambda: self._rows.put_chunks(self._upload.name, self._chunks, chunks),
+        )
         del self._buffer[: count * size]
         self._chunks += count
 

@@ -13,14 +13,21 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from holdfast.backends.aws_client import code_of, title_of
-from holdfast.backends.chunked import BlobRow, ChunkedStorage, Place, Rows, UploadRow
+from holdfast.backends.chunked import (
+    BlobRow,
+    ChunkedStorage,
+    Place,
+    Rows,
+    UploadRow,
+    check_address,
+)
 from holdfast.backends.dynamodb_client import (
     BUSY_REASONS,
     CONDITION_FAILED,
@@ -32,6 +39,7 @@ from holdfast.backends.dynamodb_client import (
     reasons_of,
     refusal,
 )
+from holdfast.backends.retrying import Retrying
 from holdfast.conf import StateStoreConf
 from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
 
@@ -57,6 +65,7 @@ class DynamoDbStorage(ChunkedStorage):
         options: Mapping[str, str] | None = None,
         conf: StateStoreConf = StateStoreConf.empty,
     ) -> None:
+        check_address(location)
         parts = urlsplit(location)
         prefix, _, folder = parts.path.strip("/").partition("/")
         if "@" in parts.netloc:
@@ -74,16 +83,17 @@ class DynamoDbStorage(ChunkedStorage):
                 "'_', '-' or '.'."
             )
         reached = DynamoDbOptions.of(options or {})
-        rows = _DynamoDbRows(f"{prefix}-holdfast", parts.netloc, reached)
+        rows = _DynamoDbRows(f"{prefix}-holdfast", parts.netloc, reached, conf.retry_timeout_ms)
         where = f"dynamodb://{parts.netloc}/{parts.path.strip('/')}"
-        super().__init__(where, folder, rows, conf.retry_timeout_ms)
+        super().__init__(where, folder, rows)
 
 
 class _DynamoDbRows(Rows):
     chunk_bytes = 350_000
     errors = (BotoCoreError, ClientError)
 
-    def __init__(self, table: str, region: str, options: DynamoDbOptions) -> None:
+    def __init__(self, table: str, region: str, options: DynamoDbOptions, limit_ms: int) -> None:
+        super().__init__(limit_ms)
         self.table, self._region, self._options = table, region, options
 
     def passes(self, error: Exception) -> bool:
@@ -228,12 +238,20 @@ class _DynamoDbRows(Rows):
         )  # fmt: skip
 
     def finish(self, place: Place, row: BlobRow) -> bool:
-        upload = {
-            **self._upload(Place(place.directory, row.upload)),
-            "ConditionExpression": "live = :live",
-            "ExpressionAttributeValues": {":live": {"BOOL": True}},
+        return self._together({"Put": self._new_blob(place, row)}, self._end_of(place, row))
+
+    def replace(self, place: Place, before: BlobRow, row: BlobRow) -> bool:
+        put = {
+            **self._new_blob(place, row),
+            "ConditionExpression": "upload = :before",
+            "ExpressionAttributeValues": {":before": {"S": before.upload}},
         }
-        return self._together({"Put": self._new_blob(place, row)}, {"Delete": upload})
+        changes: list[Mapping[str, Any]] = [{"Put": put}]
+        if row.data is None:
+            changes.append(self._end_of(place, row))
+        if before.chunks:
+            changes.append(self._dead(place, before))
+        return self._together(*changes)
 
     def give_up(self, upload: UploadRow) -> bool:
         return self._update(
@@ -252,9 +270,7 @@ class _DynamoDbRows(Rows):
         if not row.chunks:
             self._holds(lambda: self.client.delete_item(**removed))
             return
-        dead = UploadRow(Place(place.directory, row.upload), row.chunks, 0, is_live=False)
-        item = {**_upload_key(dead.place), **_upload_values(dead)}
-        self._together({"Delete": removed}, {"Put": {"TableName": self.table, "Item": item}})
+        self._together({"Delete": removed}, self._dead(place, row))
 
     def forget(self, upload: Place) -> None:
         self.client.delete_item(**self._upload(upload))
@@ -297,6 +313,22 @@ class _DynamoDbRows(Rows):
             "Item": item,
             "ConditionExpression": f"attribute_not_exists({PLACE})",
         }
+
+    def _end_of(self, place: Place, row: BlobRow) -> dict[str, Any]:
+        """The end of the live upload that becomes a blob, in a transaction."""
+        return {
+            "Delete": {
+                **self._upload(Place(place.directory, row.upload)),
+                "ConditionExpression": "live = :live",
+                "ExpressionAttributeValues": {":live": {"BOOL": True}},
+            }
+        }
+
+    def _dead(self, place: Place, row: BlobRow) -> dict[str, Any]:
+        """A blob's chunks as those of a dead upload, in a transaction."""
+        dead = UploadRow(Place(place.directory, row.upload), row.chunks, 0, is_live=False)
+        item = {**_upload_key(dead.place), **_upload_values(dead)}
+        return {"Put": {"TableName": self.table, "Item": item}}
 
     def _upload(self, upload: Place) -> dict[str, Any]:
         return {"TableName": self.table, "Key": _upload_key(upload)}
@@ -356,11 +388,15 @@ class _DynamoDbRows(Rows):
         ]
 
     def _all(self, call: Callable[[Any], T], values: Iterable[Any]) -> list[T]:
-        """What `call` gives for each, with a bounded number of requests in flight."""
-        given = list(values)
-        if len(given) == 1:
-            return [call(given[0])]
-        return list(self._process.pool.map(call, given))
+        """What `call` gives for each, with a bounded number of requests in flight, each retried.
+
+        When one fails for good, those that were not sent are left out, and the others waited for.
+        """
+        together = Retrying(self.passes, self.limit_ms)
+        calls = [partial(call, value) for value in values]
+        if len(calls) == 1:
+            return [together.call(calls[0])]
+        return together.call_all(self._process.pool, calls)
 
 
 @dataclass

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from holdfast.backends.aws_client import (
     status_of,
     title_of,
 )
-from holdfast.backends.retrying import Patience
+from holdfast.backends.retrying import Retrying, retried
 from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
 
 T = TypeVar("T")
@@ -98,7 +99,8 @@ class Client:
 
     def call(self, what: str, call: Callable[[], T]) -> T:
         """What `call` gives, retried, its failures mapped; those it expects it has to catch."""
-        return self._patient(what, call, Patience(self._limit_ms))
+        with self._mapping(what):
+            return retried(call, passes, self._limit_ms)
 
     def call_all(self, what: str, calls: Iterable[Callable[[], object]]) -> None:
         """Many calls, so many at a time, each retried. The first failure is raised.
@@ -106,20 +108,13 @@ class Client:
         They wait for the server together: when none has gone through for the time limit, that is a
         failure. After one no more are made, and those on their way have ended.
         """
-        pool, patience = _pool_of(os.getpid()), Patience(self._limit_ms)
-        made = [pool.submit(self._patient, what, call, patience) for call in calls]
-        try:
-            wait(made, return_when=FIRST_EXCEPTION)
-        finally:
-            patience.end()
-            ended = [future for future in made if not future.cancel()]
-            wait(ended)
-        for future in ended:
-            future.result()
+        with self._mapping(what):
+            Retrying(passes, self._limit_ms).call_all(_pool_of(os.getpid()), calls)
 
-    def _patient(self, what: str, call: Callable[[], T], patience: Patience) -> T:
+    @contextmanager
+    def _mapping(self, what: str) -> Iterator[None]:
         try:
-            return patience.retried(call, passes)
+            yield
         except (BotoCoreError, ClientError) as error:
             raise self._mapped(error, what) from None
 

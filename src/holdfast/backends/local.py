@@ -36,7 +36,6 @@ class LocalStorage(Storage):
 
     def __init__(self, root: str | Path) -> None:
         self._root = os.path.abspath(root)
-        self._known_directories: set[str] = set()
 
     @property
     def location(self) -> str:
@@ -111,7 +110,7 @@ class LocalStorage(Storage):
     def temporary_for(self, path: str) -> str:
         """A new name beside `path` that no listing shows; its directory exists afterwards."""
         directory = os.path.dirname(self._absolute(path))
-        self._make_directory(directory)
+        _make_directory(directory)
         return os.path.join(directory, TEMPORARY_PREFIX + secrets.token_hex(8))
 
     def publish(self, temporary: str, path: str) -> None:
@@ -122,19 +121,6 @@ class LocalStorage(Storage):
 
     def _absolute(self, path: str) -> str:
         return os.path.join(self._root, path) if path else self._root
-
-    def _make_directory(self, directory: str) -> None:
-        if directory in self._known_directories and os.path.isdir(directory):
-            return
-        missing = []
-        while not os.path.isdir(directory):
-            missing.append(directory)
-            directory = os.path.dirname(directory)
-        for child in reversed(missing):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(child, _DIRECTORY_MODE)
-            sync_directory(os.path.dirname(child))
-            self._known_directories.add(child)
 
 
 class _LocalWriter(BlobWriter):
@@ -161,6 +147,17 @@ class _LocalWriter(BlobWriter):
             self._file.close()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temporary)
+
+
+def _make_directory(directory: str) -> None:
+    missing = []
+    while not os.path.isdir(directory):
+        missing.append(directory)
+        directory = os.path.dirname(directory)
+    for child in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(child, _DIRECTORY_MODE)
+        sync_directory(os.path.dirname(child))
 
 
 def sync_directory(directory: str) -> None:

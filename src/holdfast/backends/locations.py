@@ -44,7 +44,7 @@ def open_storage(
     if scheme == "":
         return LocalStorage(Path(text).expanduser())
     if scheme in ("file", "local"):
-        return LocalStorage(unquote(urlsplit(text).path))
+        return LocalStorage(_path_of(text))
     if scheme == "memory":
         return MemoryStorage.named(text.removeprefix("memory://").strip("/"))
     if scheme in _REMOTE:
@@ -57,6 +57,14 @@ def scheme_of(location: str) -> str:
     """The scheme of a root, "" for a path."""
     is_uri = "://" in location or location.startswith("file:")
     return urlsplit(location).scheme if is_uri else ""
+
+
+def _path_of(location: str) -> str:
+    """The path of a `file:` URI, with what a URI would take for a query or a fragment."""
+    path = location.partition(":")[2]
+    if path.startswith("//"):
+        path = "/" + path[2:].partition("/")[2]
+    return unquote(path)
 
 
 def class_over(scheme: str, extra: str, client: str, module: str, name: str) -> Any:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, Executor, wait
 from typing import TypeVar
 
 log = logging.getLogger(__name__)
@@ -13,44 +15,66 @@ T = TypeVar("T")
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 4.0
 
 
-def retried(call: Callable[[], T], passes: Callable[[Exception], bool], limit_ms: int) -> T:
-    """What `call` gives, called again while its failure is one that passes by itself.
+class Retrying:
+    """Calls that belong together, each made again while its failure is one that passes by itself.
 
-    Waits double between calls, and differ so that many callers do not come at once. The failure
-    at the end of `limit_ms`, and one that does not pass, is raised as it is.
-    """
-    return Patience(limit_ms).retried(call, passes)
-
-
-class Patience:
-    """What many calls to one server share, by any threads: how long they wait for it in all.
-
-    It ends when none of them has succeeded for `limit_ms`, however many they are.
+    They wait for the server together, whichever threads make them: it is over when `limit_ms` have
+    passed since a failure and none has succeeded. The time counts from that failure, so that a call
+    that needed all of it to fail is made again, too. Waits double between calls, and differ so that
+    many callers do not come at once. Thread-safe.
     """
 
-    def __init__(self, limit_ms: int) -> None:
-        self._limit_s = limit_ms / 1000
-        self._deadline = time.monotonic() + self._limit_s
+    def __init__(self, passes: Callable[[Exception], bool], limit_ms: int) -> None:
+        self._passes, self._limit_s = passes, limit_ms / 1000
+        self._deadline: float | None = None
         self._is_over = False
+        self._lock = threading.Lock()
 
-    def end(self) -> None:
-        """Have no call made again from now on."""
-        self._is_over = True
-
-    def retried(self, call: Callable[[], T], passes: Callable[[Exception], bool]) -> T:
-        """What `call` gives, called again as `retried` does, while there is patience."""
+    def call(self, call: Callable[[], T]) -> T:
+        """What `call` gives. Its failure at the end, and one that does not pass, is raised."""
         wait_s = _FIRST_WAIT_S
         while True:
             try:
-                made = call()
+                given = call()
             except Exception as error:
-                left_s = self._deadline - time.monotonic()
-                if left_s <= 0 or self._is_over or not passes(error):
+                if not self._passes(error):
                     raise
-                if wait_s == _FIRST_WAIT_S:
-                    log.warning("No answer (%s); trying again", type(error).__name__)
+                left_s = self._left_s(error)
+                if left_s <= 0:
+                    raise
             else:
-                self._deadline = time.monotonic() + self._limit_s
-                return made
+                with self._lock:
+                    self._deadline = None
+                return given
             time.sleep(min(wait_s * random.uniform(0.5, 1.0), left_s))
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def _left_s(self, error: Exception) -> float:
+        now = time.monotonic()
+        with self._lock:
+            if self._is_over:
+                return 0.0
+            if self._deadline is None:
+                self._deadline = now + self._limit_s
+                log.warning("No answer (%s); trying for %g s", type(error).__name__, self._limit_s)
+            return self._deadline - now
+
+    def call_all(self, pool: Executor, calls: Iterable[Callable[[], T]]) -> list[T]:
+        """What the calls give, made by the threads of `pool`. The first failure is raised.
+
+        After a failure no more are made, and those on their way have ended.
+        """
+        made = [pool.submit(self.call, call) for call in calls]
+        try:
+            wait(made, return_when=FIRST_EXCEPTION)
+        finally:
+            with self._lock:
+                self._is_over = True
+            ended = [future for future in made if not future.cancel()]
+            wait(ended)
+        return [future.result() for future in ended]
+
+
+def retried(call: Callable[[], T], passes: Callable[[Exception], bool], limit_ms: int) -> T:
+    """What `call` gives, made again for `limit_ms` after its first failure, as in `Retrying`."""
+    return Retrying(passes, limit_ms).call(call)

@@ -1,7 +1,9 @@
 """Blobs as objects on S3, or on any server that speaks its protocol and its conditional writes.
 
 `create_if_absent` is one PUT with `If-None-Match: *`: S3 keeps the first and answers 412 to the
-others. Clients belong to a process and are shared by all storages with the same options.
+others. A server that takes no notice of the condition is found out when a process creates its first
+object, by a second PUT. Clients belong to a process and are shared by all storages with the same
+options.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError
@@ -53,6 +54,8 @@ _DENIED = frozenset({
 _ELSEWHERE = frozenset({
     "301", "PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"
 })  # fmt: skip
+_proven: set[tuple[str, str]] = set()
+"""Endpoints and buckets that were seen to refuse what is there."""
 _BUSY = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestTimeout"})
 
 
@@ -75,11 +78,13 @@ class S3Storage(Storage):
         options: Mapping[str, str] | None = None,
         conf: StateStoreConf = StateStoreConf.empty,
     ) -> None:
-        parts = urlsplit(location.rstrip("/"))
-        self.bucket, self._prefix = parts.netloc, parts.path.strip("/")
-        if not self.bucket:
+        # What a URI would take for a query or a fragment is part of a key.
+        scheme, _, rest = location.partition("://")
+        self.bucket, _, below = rest.partition("/")
+        self._prefix = below.strip("/")
+        if not self.bucket or not {"?", "#"}.isdisjoint(self.bucket):
             raise InvalidArgument(f"The root {location} names no bucket: write s3://bucket/folder.")
-        self._location = f"{parts.scheme}://{self.bucket}/{self._prefix}".rstrip("/")
+        self._location = f"{scheme}://{self.bucket}/{self._prefix}".rstrip("/")
         self._options = _Options.of(options or {})
         self._limit_ms = conf.retry_timeout_ms
 
@@ -120,7 +125,42 @@ class S3Storage(Storage):
             return True
 
         # After a failure that may have come too late to stop it, the caller has to look.
-        return self.call("create", path, create, _had_no_effect)
+        created = self.call("create", path, create, _had_no_effect)
+        if created and not self._is_proven:
+            self._prove(path, data)
+        return created
+
+    @property
+    def _is_proven(self) -> bool:
+        return (self.client.meta.endpoint_url, self.bucket) in _proven
+
+    def _prove(self, path: str, data: bytes) -> None:
+        """Refuse a server that creates an object again which is there."""
+        place = self.place(path)
+        if self._creates(place, data):
+            # It may as well have been deleted meanwhile. If so, the third is refused.
+            self._creates(place, data)
+            self.call("create", path, lambda: self.client.delete_object(**place))
+            if not self._is_proven:
+                raise InvalidArgument(
+                    f"The server of {self._location} takes no notice of If-None-Match: it creates "
+                    "an object again that is there, so that two writers could commit one version. "
+                    f"{path!r} was removed again. Use a server that knows conditional writes, such "
+                    "as S3 itself or a newer release of this one; `holdfast doctor` checks it.",
+                    condition="STATE_STORE_READ_ONLY",
+                )
+
+    def _creates(self, place: Mapping[str, str], data: bytes) -> bool:
+        """Whether the server creates an object once more."""
+        try:
+            self.client.put_object(**place, Body=data, IfNoneMatch="*")
+        except ClientError as error:
+            if status_of(error) == 412:
+                _proven.add((self.client.meta.endpoint_url, self.bucket))
+            return False
+        except BotoCoreError:
+            return False  # the next one tells
+        return True
 
     def list(self, prefix: str) -> list[BlobInfo]:
         start = len(self._key("")) if self._prefix else 0

@@ -25,6 +25,7 @@ _EXTRAS = {
     "hdfs": "hdfs-native", "s3": "boto3", "cassandra": "cassandra-driver", "dynamodb": "boto3",
     "sql": "duckdb", "web": "starlette",
 }  # fmt: skip
+_FOLDER = "holdfast-doctor"
 _RACES, _RACERS = 25, 8
 
 
@@ -157,12 +158,13 @@ def _root(location: str) -> Iterator[Check]:
         return
     probed, remark = _probe_place(storage)
     yield Check("root", "ok", f"{storage.location}{remark}")
-    folder = f"holdfast-doctor-{secrets.token_hex(8)}"
+    # One folder, since a database notes each for good, with names that nobody else uses.
+    trial = f"{_FOLDER}/{secrets.token_hex(8)}"
     try:
-        yield _writes(probed, folder)
-        yield _creates_once(probed, folder)
+        yield _writes(probed, trial)
+        yield _creates_once(probed, trial)
     finally:
-        _remove(probed, folder)
+        _remove(probed, trial)
 
 
 def _readable(storage: Storage) -> Check:
@@ -181,11 +183,11 @@ def _probe_place(storage: Storage) -> tuple[Storage, str]:
     return LocalStorage(above), f" does not exist yet; tried in {above}"
 
 
-def _writes(storage: Storage, folder: str) -> Check:
+def _writes(storage: Storage, trial: str) -> Check:
     data = secrets.token_bytes(1 << 16)
     try:
-        storage.write(f"{folder}/blob", data)
-        same = bytes(storage.read(f"{folder}/blob")) == data
+        storage.write(f"{trial}-blob", data)
+        same = bytes(storage.read(f"{trial}-blob")) == data
     except HoldfastError as error:
         return Check("writing", "failed", "refused", error.message)
     if not same:
@@ -198,7 +200,7 @@ def _writes(storage: Storage, folder: str) -> Check:
     return Check("writing", "ok", "64 KiB written, synced and read back")
 
 
-def _creates_once(storage: Storage, folder: str) -> Check:
+def _creates_once(storage: Storage, trial: str) -> Check:
     """Races for one name must have one winner each, who finds his own bytes."""
     name = "create-if-absent"
     bad = 0
@@ -206,7 +208,7 @@ def _creates_once(storage: Storage, folder: str) -> Check:
     hint = " The file system must support hard links." if is_local else ""
     try:
         for race in range(_RACES):
-            bad += not _one_winner(storage, f"{folder}/{race}")
+            bad += not _one_winner(storage, f"{trial}-{race}")
     except HoldfastError as error:
         return Check(
             name, "failed", "refused",
@@ -243,10 +245,11 @@ def _one_winner(storage: Storage, path: str) -> bool:
     return len(winners) == 1 and bytes(storage.read(path)) == str(winners[0]).encode()
 
 
-def _remove(storage: Storage, folder: str) -> None:
+def _remove(storage: Storage, trial: str) -> None:
     with suppress(HoldfastError):
-        for blob in storage.list(folder):
-            storage.delete(blob.path)
+        for blob in storage.list(_FOLDER):
+            if blob.path.startswith(f"{trial}-"):
+                storage.delete(blob.path)
     if isinstance(storage, LocalStorage):
         with suppress(OSError):
-            os.rmdir(os.path.join(storage.location, folder))
+            os.rmdir(os.path.join(storage.location, _FOLDER))

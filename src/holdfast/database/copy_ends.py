@@ -7,15 +7,29 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.engine.filenames import COPYING, VERSIONS, manifest_path, manifest_version
+from holdfast.engine.filenames import (
+    COPYING,
+    VERSIONS,
+    manifest_path,
+    manifest_version,
+    turn_number,
+    turn_path,
+)
 from holdfast.engine.manifest import Manifest, decode
 from holdfast.engine.storage import BlobNotFound, Storage
 from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
 
 NEWEST, RANGE = "newest", ".."
 _MARK_FORMAT = 1
-Mark = Mapping[int, str]
-"""By version the commit ids that a copy began with."""
+_CASSANDRA_PORT = "9042"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The mark of an unfinished copy: its id, and by version the commit ids it began with."""
+
+    copy_id: str
+    versions: Mapping[int, str]
 
 
 @dataclass
@@ -67,8 +81,8 @@ def _follow(before: Mapping[int, Manifest], after: Mapping[int, Manifest]) -> bo
 
 def write_mark(storage: Storage, source: str, mark: Mark) -> bool:
     """Mark a root as being copied to; False where it is marked already."""
-    versions = {str(version): commit_id for version, commit_id in mark.items()}
-    body = {"format": _MARK_FORMAT, "source": source, "versions": versions}
+    versions = {str(version): commit_id for version, commit_id in mark.versions.items()}
+    body = {"format": _MARK_FORMAT, "id": mark.copy_id, "source": source, "versions": versions}
     return storage.create_if_absent(COPYING, json.dumps(body).encode())
 
 
@@ -76,14 +90,55 @@ def read_mark(storage: Storage) -> Mark | None:
     """The mark of an unfinished copy; None where there is none."""
     try:
         body = json.loads(bytes(storage.read(COPYING)))
-        return {int(version): str(commit_id) for version, commit_id in body["versions"].items()}
+        versions = {int(version): str(commit_id) for version, commit_id in body["versions"].items()}
+        return Mark(str(body["id"]), versions)
     except BlobNotFound:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corruption(
             f"{storage.location}/{COPYING} is damaged: nobody knows what was being copied there. "
-            "Remove what is in that place, or name another one."
+            f"{way_out(storage.location)}"
         ) from error
+
+
+def way_out(location: str) -> str:
+    """What to do about a place with a copy that nobody can finish."""
+    scheme, _, rest = location.partition("://")
+    if scheme == "cassandra":
+        return "Name another place; nothing else in that keyspace minds what is left there."
+    prefix, _, folder = rest.partition("/")[2].partition("/")
+    if scheme == "dynamodb" and not folder:
+        return f"Drop the table {prefix}-holdfast, or name another place."
+    if scheme == "dynamodb":
+        return f"Name another place; nothing else in the table {prefix}-holdfast minds it."
+    return "Remove it, or name another place."
+
+
+def take_turn(storage: Storage, mark: Mark) -> int | None:
+    """Go on with an unfinished copy: the run's number, the highest; None where another was quicker.
+
+    The mark stays as it is, for at no moment may the root be opened.
+    """
+    number = last_turn(storage, mark) + 1
+    created = storage.create_if_absent(turn_path(mark.copy_id, number), b"")
+    return number if created else None
+
+
+def last_turn(storage: Storage, mark: Mark) -> int:
+    """The number of the run that went on last with an unfinished copy; 0 is the one that began."""
+    return max(_turns(storage, mark), default=0)
+
+
+def remove_mark(storage: Storage, mark: Mark) -> None:
+    """Let a root be opened."""
+    for number in _turns(storage, mark):
+        storage.delete(turn_path(mark.copy_id, number))
+    storage.delete(COPYING)
+
+
+def _turns(storage: Storage, mark: Mark) -> list[int]:
+    found = (turn_number(mark.copy_id, blob.path) for blob in storage.list(VERSIONS))
+    return [number for number in found if number is not None]
 
 
 def choose_versions(
@@ -142,4 +197,15 @@ def _plain(location: str) -> str:
     scheme, separator, rest = location.partition("://")
     if not separator:
         return os.path.realpath(location)
+    if scheme == "cassandra":
+        netloc, _, path = rest.partition("/")
+        rest = f"{_plain_hosts(netloc)}/{path}"
     return f"{'s3' if scheme == 's3a' else scheme}://{rest.rstrip('/')}"
+
+
+def _plain_hosts(netloc: str) -> str:
+    """The hosts of a cluster in one order, with the port they have where none is named."""
+    hosts, _, port = netloc.rpartition(":")
+    if not port.isdigit():
+        hosts, port = netloc, _CASSANDRA_PORT
+    return f"{','.join(sorted(hosts.lower().split(',')))}:{port}"

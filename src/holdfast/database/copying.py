@@ -5,7 +5,8 @@
     copying.run().versions
 
 The target is marked before its first file and until its last, and nobody opens a root with that
-mark: a copy is whole or cannot be taken for one. Running it again goes on where it was.
+mark: a copy is whole or cannot be taken for one. Running it again goes on where it was; should the
+run before still be alive, it stops before it commits, and takes nothing away.
 """
 
 from __future__ import annotations
@@ -18,14 +19,19 @@ from dataclasses import dataclass
 from holdfast.database.copied_files import NeededFile, needed_files, problem_of
 from holdfast.database.copy_ends import (
     End,
+    Mark,
     check_places,
     choose_versions,
     is_same_history,
+    last_turn,
     read_mark,
+    remove_mark,
+    take_turn,
     versions_in,
+    way_out,
     write_mark,
 )
-from holdfast.engine.filenames import COPYING, delivered_path, manifest_path, tag_path
+from holdfast.engine.filenames import delivered_path, manifest_path, tag_path, turn_path
 from holdfast.engine.storage import BlobNotFound, Runtime, Storage
 from holdfast.engine.versions import VersionLog
 from holdfast.errors import Conflict, Corruption, InvalidArgument, Unavailable, VersionNotFound
@@ -100,7 +106,7 @@ class Copying:
         self._tags = {name: version for name, version in tags.items() if version in chosen}
         self._from, self._to = End.of(source, chosen), End.of(target)
         self._mark = read_mark(target)
-        self._resumes = self._mark is not None
+        self._resumes, self._turn = self._mark is not None, 0
         self._check_target()
         waiting = self._newest if self._newest == self._listed[-1] else None
         self._files = needed_files(self._from.manifests, waiting)
@@ -150,15 +156,16 @@ class Copying:
                 raise self._refusal("is not empty. Name an empty place.")
             return
         known = End(dict(self._from.manifests))
-        wanted = {*theirs, *(self._mark or ())} & set(self._listed)
+        begun = {} if self._mark is None else self._mark.versions
+        wanted = {*theirs, *begun} & set(self._listed)
         known.load(self._source, wanted - set(known.manifests))
         ours = known.manifests
         if self._mark is not None:
-            common = ours.keys() & self._mark.keys()
-            if not common or any(self._mark[v] != ours[v].commit_id for v in common):
+            common = ours.keys() & begun.keys()
+            if not common or any(begun[v] != ours[v].commit_id for v in common):
                 raise self._refusal(
                     "holds an unfinished copy of another root, or of versions that are gone there. "
-                    "Remove it, or name another place."
+                    f"{way_out(self._target.location)}"
                 )
         elif max(theirs) not in ours:
             raise self._refusal(
@@ -192,15 +199,38 @@ class Copying:
     # -- files ---------------------------------------------------------------------------------
 
     def _set_mark(self) -> None:
-        if self._mark is not None:
+        if self._mark is None:
+            versions = {version: found.commit_id for version, found in self._from.manifests.items()}
+            mark = Mark(Runtime.system().new_id(), versions)
+            if not write_mark(self._target, self._source.location, mark):
+                raise self._just_begun()
+            self._mark = mark
             return
-        mark = {version: found.commit_id for version, found in self._from.manifests.items()}
-        if not write_mark(self._target, self._source.location, mark):
+        turn = take_turn(self._target, self._mark)
+        if turn is None:
+            raise self._just_begun()
+        self._turn = turn
+        self._check_turn(self._mark)
+
+    def _just_begun(self) -> Conflict:
+        return Conflict(
+            f"Another copy to {self._target.location} has just begun. Let it end, then run this "
+            "one again."
+        )
+
+    def _check_turn(self, mark: Mark) -> None:
+        """Stop where another run has ended this copy, or goes on with it."""
+        if read_mark(self._target) != mark:
+            if self._turn:
+                self._target.delete(turn_path(mark.copy_id, self._turn))
             raise Conflict(
-                f"Another copy to {self._target.location} has just begun. Let it end, then run "
-                "this one again."
+                f"Another copy to {self._target.location} has ended meanwhile. Run this one again."
             )
-        self._mark = mark
+        if last_turn(self._target, mark) != self._turn:
+            raise Conflict(
+                f"The copy to {self._target.location} was started again and goes on there. Let "
+                "that run end."
+            )
 
     def _bring_files(self, progress: CopyProgress) -> None:
         total, done = sum(map(self._size, self._files)), 0
@@ -225,21 +255,28 @@ class Copying:
         """Have a file at the target, every byte checked there; note versions that went."""
         if file.versions <= self._vanished:
             return
-        size, there = self._size(file), self._to.sizes.get(file.path)
+        # What was listed is old: another run may have brought the file since.
+        size, there = self._size(file), self._target.size(file.path)
         if there == size and problem_of(self._target, file) is None:
             self._count(self._kept, size)
             return
         if there is not None:
-            self._target.delete(file.path)
+            self._drop(file)
         try:
             self._transfer(file.path, size, advance)
         except BlobNotFound:
             self._miss(file)
             return
         if problem_of(self._target, file) is not None:
-            self._target.delete(file.path)
+            self._drop(file)
             raise self._damaged(file)
         self._count(self._written, size)
+
+    def _drop(self, file: NeededFile) -> None:
+        """Remove a damaged file from the target, unless that is another run's by now."""
+        assert self._mark is not None
+        self._check_turn(self._mark)
+        self._target.delete(file.path)
 
     def _transfer(self, path: str, size: int, advance: Callable[[int], None]) -> None:
         with self._target.open_writer(path) as writer:
@@ -292,17 +329,15 @@ class Copying:
 
     def _commit(self) -> None:
         """Create the manifests, oldest first, see that no file is missing, take the mark away."""
-        if read_mark(self._target) != self._mark:
-            raise Conflict(
-                f"Another copy to {self._target.location} has ended meanwhile. Run this one again."
-            )
+        assert self._mark is not None
+        self._check_turn(self._mark)
         for version in self._taken:
             self._create(version)
         self._check_whole()
         self._bring_tags()
         if self._is_delivered():
             self._target.create_if_absent(delivered_path(self._newest), b"")
-        self._target.delete(COPYING)
+        remove_mark(self._target, self._mark)
 
     @property
     def _taken(self) -> list[int]:
@@ -315,8 +350,8 @@ class Copying:
             return
         if bytes(self._target.read(path)) == raw:
             return
-        if not self._resumes and not self._has_created:
-            self._target.delete(COPYING)  # nothing of ours is in that history
+        if self._mark is not None and not self._resumes and not self._has_created:
+            remove_mark(self._target, self._mark)  # nothing of ours is in that history
         raise Conflict(
             f"Version {version} of {self._target.location} was committed by another writer while "
             "it was copied to. Name another place, or one that nobody writes to."

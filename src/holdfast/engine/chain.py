@@ -12,7 +12,7 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from holdfast.engine.blocks import BadSegment
-from holdfast.engine.chunk_cache import ChunkCache
+from holdfast.engine.chunk_cache import ChunkShare
 from holdfast.engine.extent import Extent, Ranged, Whole
 from holdfast.engine.hashing import KeyHasher
 from holdfast.engine.manifest import PartitionEntry, SegmentRef, StoreEntry
@@ -80,7 +80,7 @@ class SegmentCache:
         self._open: WeakValueDictionary[str, Segment] = WeakValueDictionary()
         self._trusted: deque[str] = deque(maxlen=_MOST_TRUSTED)
         self._renewed: set[str] = set()
-        self._chunks = ChunkCache()
+        self._chunks = ChunkShare()
         self._lock = threading.Lock()
 
     def trust(self, name: str) -> None:

@@ -45,6 +45,17 @@ def manifest_version(path: str) -> int | None:
     return int(name) if directory == VERSIONS and _NUMBER.fullmatch(name) else None
 
 
+def turn_path(copy_id: str, number: int) -> str:
+    """Where a run says that it goes on with an unfinished copy, the runs of which are numbered."""
+    return f"{COPYING}-{copy_id}-{number}"
+
+
+def turn_number(copy_id: str, path: str) -> int | None:
+    """The number of a copy's run by its path; None for other files."""
+    number = path.removeprefix(f"{COPYING}-{copy_id}-")
+    return int(number) if number != path and _NUMBER.fullmatch(number) else None
+
+
 def segment_path(directory: str, version: int, attempt: str, kind: str) -> str:
     """Where a segment is, in its store's directory ("" when that is the root)."""
     name = f"{version}-{attempt}.{kind}"

@@ -20,7 +20,7 @@ import pyarrow.ipc as ipc
 import xxhash
 
 from holdfast.engine.blocks import BadSegment, Blocks, TailFile, read_part
-from holdfast.engine.chunk_cache import ChunkCache
+from holdfast.engine.chunk_cache import ChunkShare
 from holdfast.engine.columns import valid_mask, words
 from holdfast.engine.extent import Extent, Whole
 from holdfast.engine.filter import HashFilter
@@ -298,7 +298,7 @@ class Segment:
         layout: Layout,
         *,
         trusted: bool = False,
-        private_chunks: ChunkCache | None = None,
+        private_chunks: ChunkShare | None = None,
     ) -> None:
         self.name = name
         self.info = info
@@ -308,8 +308,8 @@ class Segment:
         self._blocks = Blocks(
             name, extent, self._body, meta["block"], meta["sums"], trusted=trusted
         )
-        self._owner = ChunkCache.new_owner()
-        self._private_chunks = private_chunks or ChunkCache()
+        self._private_chunks = private_chunks or ChunkShare()
+        self._owner = self._private_chunks.cache.new_owner(self)
         self._layout = layout
         self._expires: bool = self._schema.names[-1] == EXPIRES
         if self._schema.names != layout.schema(self._expires).names:
@@ -376,7 +376,7 @@ class Segment:
         return self.info.size
 
     def _open_chunk(self, number: int) -> Rows:
-        chunk = self._private_chunks.get(self._owner, number)
+        chunk = self._private_chunks.cache.get(self._owner, number)
         if chunk is not None:
             return chunk
         info, blocks = self._chunk_infos[number], self._blocks

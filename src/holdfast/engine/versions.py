@@ -53,7 +53,8 @@ class VersionLog:
         if COPYING in listed:
             raise IllegalState(
                 f"{self.storage.location} holds an unfinished copy, and cannot be opened before it "
-                "is whole. Run the same `holdfast copy` again to finish it, or remove it.",
+                "is whole. Run the same `holdfast copy` again to finish it, or copy to another "
+                "place.",
                 condition="STATE_STORE_UNFINISHED_COPY",
             )
         found = map(manifest_version, listed)

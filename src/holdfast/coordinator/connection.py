@@ -1,0 +1,163 @@
+"""The way to a coordinator across the network."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.coordinator import wire
+from holdfast.coordinator.messages import Message, decode_answer, encode
+from holdfast.coordinator.wire import Channel, CoordinatorAddress, Refused
+
+log = logging.getLogger(__name__)
+TIMEOUT_S = 5.0
+RETRY_AFTER_S = 60.0
+_AT_ONCE = 100
+"""Questions sent before their answers are read: few enough for the network to hold both."""
+
+
+class Connection:
+    """The way across the network: one connection, opened when it is first needed.
+
+    Once it has failed, it is not tried again for `retry_after_s`.
+    """
+
+    def __init__(
+        self,
+        address: CoordinatorAddress,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        retry_after_s: float = RETRY_AFTER_S,
+    ) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+        self._retry_after_s = retry_after_s
+        self._lock = threading.Lock()
+        self._open: tuple[socket.socket, Channel] | None = None
+        self._not_before = 0.0
+        self._has_warned = False
+
+    def send(self, message: Message) -> None:
+        self._exchange([message], answered=False)
+
+    def ask(self, messages: Sequence[Message]) -> list[Any] | None:
+        answers: list[Any] = []
+        for start in range(0, len(messages), _AT_ONCE):
+            some = self._exchange(messages[start : start + _AT_ONCE], answered=True)
+            if some is None:
+                return None
+            answers += some
+        return answers
+
+    def close(self) -> None:
+        """End the connection; it is opened again when it is needed."""
+        with self._lock:
+            self._close()
+
+    def _exchange(self, messages: Sequence[Message], *, answered: bool) -> list[Any] | None:
+        with self._lock:
+            if time.monotonic() < self._not_before:
+                return None
+            was_open = self._open is not None
+            try:
+                return self._exchanged(messages, answered)
+            except (OSError, EOFError, Refused) as error:
+                self._close()
+                if not was_open:
+                    self._give_up(error)
+                    return None
+            try:  # The connection was an old one: a new one may do.
+                return self._exchanged(messages, answered)
+            except (OSError, EOFError, Refused) as error:
+                self._close()
+                self._give_up(error)
+                return None
+
+    def _exchanged(self, messages: Sequence[Message], answered: bool) -> list[Any] | None:
+        own, channel = self._open = self._open or self._connected()
+        own.sendall(b"".join(channel.sealer.seal(encode(message)) for message in messages))
+        if not answered:
+            return None
+        payloads: list[bytes] = []
+        deadline = time.monotonic() + self._timeout_s
+        while len(payloads) < len(messages):
+            if time.monotonic() > deadline:
+                raise TimeoutError("no answer")
+            payloads += channel.opener.feed(_received(own, 1 << 16))
+        return [decode_answer(m, p) for m, p in zip(messages, payloads, strict=True)]
+
+    def _connected(self) -> tuple[socket.socket, Channel]:
+        place = (self._address.host.strip("[]"), self._address.port)
+        own = socket.create_connection(place, self._timeout_s)
+        try:
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            secret = self._address.secret
+            greeted = _exactly(own, wire.GREETING_BYTES)
+            reply = wire.reply_to(secret, greeted)
+            own.sendall(reply)
+            proof = _exactly(own, wire.PROOF_BYTES)
+            return own, wire.accept_proof(secret, greeted, reply, proof)
+        except BaseException:
+            own.close()
+            raise
+
+    def _give_up(self, error: Exception) -> None:
+        self._not_before = time.monotonic() + self._retry_after_s
+        level = logging.DEBUG if self._has_warned else logging.WARNING
+        self._has_warned = True
+        log.log(
+            level,
+            "The StateStoreCoordinator at %s:%d cannot be reached (%s). Tasks go on without "
+            "preferred locations; the driver's host must be reachable from the executors.",
+            self._address.host, self._address.port, str(error) or type(error).__name__,
+        )  # fmt: skip
+
+    def _close(self) -> None:
+        if self._open is not None:
+            with contextlib.suppress(OSError):
+                self._open[0].close()
+        self._open = None
+
+
+def _received(own: socket.socket, most: int) -> bytes:
+    data = own.recv(most)
+    if not data:
+        raise EOFError("the connection was ended")
+    return data
+
+
+def _exactly(own: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        data += _received(own, count - len(data))
+    return data
+
+
+class _Connections:
+    """The connection of this process to its application's endpoint."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._address: CoordinatorAddress | None = None
+        self._connection: Connection
+
+    def to(self, address: CoordinatorAddress) -> Connection:
+        with self._lock:
+            if self._address != address:
+                if self._address is not None:
+                    self._connection.close()
+                self._address, self._connection = address, Connection(address)
+            return self._connection
+
+
+_connections = _Connections()
+
+
+def connection_to(address: CoordinatorAddress) -> Connection:
+    """The connection of this process to that endpoint; one to another is closed."""
+    return _connections.to(address)

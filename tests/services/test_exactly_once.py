@@ -148,7 +148,7 @@ def _finish(folder: Path, sink: str) -> None:
 def _kill_again_and_again(
     spark: SparkSession, folder: Path, sink: str, phases: list[str], rnd: random.Random
 ) -> None:
-    _write_files(folder / "in", rnd, count=4 * len(phases) + 8)
+    _write_files(folder / "in", rnd, count=4 * len(phases) + 4)
     for number, phase in enumerate(phases):
         doing = _run_and_kill(folder, sink, phase, rnd)
         print(f"kill {number}: asked for {phase}, fell after {doing!r}")
@@ -196,7 +196,7 @@ def test_a_paused_driver_that_wakes_up_after_its_successor_committed_damages_not
     seed = random.randrange(10**9)
     print(f"seed {seed}")
     rnd = random.Random(seed)
-    _write_files(tmp_path / "in", rnd, count=16)
+    _write_files(tmp_path / "in", rnd, count=13)
     paused = _driver(tmp_path, "parquet", "paused.log")
     successor: subprocess.Popen[str] | None = None
     try:

@@ -18,12 +18,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import cloudpickle
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 import bytewax_flow
+from contenders import OURS, ROCKS, Contender
 from harness import Report
-from stream import MILLION, OURS, ROCKS, Bench, Contender, Workloads, run_bench
+from stream import MILLION, Bench, Workloads, run_bench
 
 OUTPUT = "user long, total long, n long"
 HELD = "total long, n long"
@@ -163,7 +164,9 @@ def by_group_state(frame: Any) -> Any:
 
 
 class CustomBench(Bench):
-    """The workloads of custom state."""
+    """The workloads of custom state, one contender after the other in one driver."""
+
+    contender = Contender
 
     def rows(self) -> None:
         """A running total of many keys, by rows, and by tables; Bytewax on the same work."""
@@ -210,7 +213,7 @@ class CustomBench(Bench):
         noted = self._folder / "noted"
         pipeline = by_rows(lambda: Watched(noted))
         one = {"spark.sql.shuffle.partitions": "1"}
-        contender = Contender(OURS, self._spark, self._folder / "memory", pipeline, one)
+        contender = Contender(OURS, self._folder / "memory", pipeline, one)
         contender.start()
         for file in files:
             contender.feed(file)
@@ -256,10 +259,8 @@ class CustomBench(Bench):
         self._report.add(name, native.median / ours.median, "times", at_least=bar)
 
 
-def _workloads(
-    spark: SparkSession, folder: Path, scale: int, report: Report
-) -> tuple[Bench, Workloads]:
-    bench = CustomBench(spark, folder, scale, report)
+def _workloads(folder: Path, scale: int, report: Report) -> tuple[Bench, Workloads]:
+    bench = CustomBench(folder, scale, report)
     return bench, {
         "rows": bench.rows,
         "few": bench.few,

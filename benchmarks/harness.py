@@ -18,6 +18,9 @@ from pathlib import Path
 import numpy as np
 
 RESULTS = Path(__file__).parent / "results"
+_SAMPLE_S = 0.4
+_QUIET = 0.85
+"""The share of idle ticks above which the machine counts as quiet."""
 
 
 @dataclass
@@ -113,6 +116,25 @@ def warm_memory(gigabytes: int) -> None:
     """
     touched = np.zeros(gigabytes << 30, np.uint8)
     touched[::4096] = 1
+
+
+def wait_for_quiet(most_s: float = 20.0) -> None:
+    """Wait until what ran before has ended: most of the machine's cores are idle."""
+    until = time.monotonic() + most_s
+    idle, total = _idle_and_total()
+    while time.monotonic() < until:
+        time.sleep(_SAMPLE_S)
+        now_idle, now_total = _idle_and_total()
+        if now_idle - idle > _QUIET * (now_total - total):
+            return
+        idle, total = now_idle, now_total
+
+
+def _idle_and_total() -> tuple[int, int]:
+    """The ticks all cores have spent idle, and in all, since the machine started."""
+    first_line = Path("/proc/stat").read_text().partition("\n")[0]
+    ticks = [int(text) for text in first_line.split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
 
 
 def timed(work: Callable[[], object]) -> float:

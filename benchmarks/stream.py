@@ -2,9 +2,10 @@
 
     python benchmarks/stream.py [--small] [--only many,few,sliding,small]
 
-Every contender is a running query that is fed one file at a time; the time of a batch is the
-`triggerExecution` Spark itself reports for it, its output delivered to noop. Medians of steady
-batches; the floor is the same aggregation without any state.
+Every contender is a running query in a driver of its own that is fed one file at a time, when the
+machine is quiet; the time of a batch is the `triggerExecution` Spark itself reports for it, its
+output delivered to noop. Medians of steady batches; the floor is the same aggregation without any
+state.
 """
 
 from __future__ import annotations
@@ -12,34 +13,23 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from charts import bars
-from harness import RESULTS, Report
-from holdfast import stateful
+from contenders import FLOOR, HDFS, OURS, ROCKS, Apart, Contender, Pipeline
+from harness import RESULTS, Report, warm_memory
 
 MILLION = 1_000_000
-PARTITIONS = 4
-SCHEMA = "user long, v long, ts timestamp"
-_PROVIDERS = {
-    "HDFS-backed": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
-    "RocksDB": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-}
-HDFS, ROCKS, OURS, FLOOR = "Spark, HDFS-backed", "Spark, RocksDB", "Holdfast", "without state"
-Pipeline = Callable[[Any], Any]
+_MEMORY_GB = 16
 
 
 def totals(frame: Any) -> Any:
@@ -51,71 +41,6 @@ def sliding(frame: Any) -> Any:
     """Ten minutes by one, with a watermark."""
     marked = frame.withWatermark("ts", "1 minute")
     return marked.groupBy("user", F.window("ts", "10 minutes", "1 minute")).agg(F.sum("v"))
-
-
-@dataclass
-class Contender:
-    """One running query with a folder of its own, fed a file at a time."""
-
-    name: str
-    spark: SparkSession
-    folder: Path
-    pipeline: Pipeline
-    settings: Mapping[str, str] = field(default_factory=dict)
-    query: Any = None
-    times: list[float] = field(default_factory=list)
-
-    def start(self) -> None:
-        """Start the query, or start it again on its checkpoint."""
-        (self.folder / "in").mkdir(parents=True, exist_ok=True)
-        session = self.spark.newSession()
-        for setting, value in self.settings.items():
-            session.conf.set(setting, value)
-        kind = self.name.removeprefix("Spark, ")
-        if kind in _PROVIDERS:
-            session.conf.set("spark.sql.streaming.stateStore.providerClass", _PROVIDERS[kind])
-        if kind == "RocksDB":
-            name = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-            session.conf.set(name, "true")
-        source = session.readStream.schema(SCHEMA).parquet(str(self.folder / "in"))
-        if self.name == FLOOR:
-            writer = source.writeStream.foreachBatch(self._without_state)
-        else:
-            frame = self.pipeline(stateful(source) if self.name == OURS else source)
-            writer = frame.writeStream.outputMode("update").format("noop")
-        checkpoint = str(self.folder / "checkpoint")
-        self.query = writer.option("checkpointLocation", checkpoint).start()
-
-    def _without_state(self, batch: DataFrame, number: int) -> None:
-        self.pipeline(batch).write.format("noop").mode("overwrite").save()
-
-    def feed(self, file: Path) -> float:
-        """Have the query take in one file, and return the seconds its batch took."""
-        known = self._batches()
-        os.link(file, self.folder / "in" / file.name)
-        self.query.processAllAvailable()
-        while self._batches() == known:
-            time.sleep(0.01)
-        spent = self._spark_query().recentProgress
-        data = [p for p in spent if p["numInputRows"] > 0]
-        seconds = float(data[-1]["durationMs"]["triggerExecution"]) / 1000
-        self.times.append(seconds)
-        return seconds
-
-    def _spark_query(self) -> Any:
-        return self.query._inner if self.name == OURS else self.query
-
-    def _batches(self) -> int:
-        return sum(p["numInputRows"] > 0 for p in self._spark_query().recentProgress)
-
-    def stop(self) -> None:
-        """End the query; its checkpoint stays."""
-        self.query.stop()
-
-    @property
-    def median(self) -> float:
-        """Seconds of a steady batch."""
-        return statistics.median(self.times)
 
 
 def write_file(path: Path, users: np.ndarray, rng: np.random.Generator, minute: int) -> Path:
@@ -136,12 +61,14 @@ def write_file(path: Path, users: np.ndarray, rng: np.random.Generator, minute: 
 class Bench:
     """Runs workloads, each with its own contenders, and reports their ratios."""
 
-    def __init__(self, spark: SparkSession, folder: Path, scale: int, report: Report) -> None:
-        self._spark = spark
+    contender: type[Contender] = Apart
+
+    def __init__(self, folder: Path, scale: int, report: Report) -> None:
         self._folder = folder
         self._scale = scale
         self._report = report
         self._rng = np.random.default_rng(7)
+        self._present: list[Contender] = []
         self.charts: dict[str, dict[str, float]] = {}
 
     def workload(
@@ -156,11 +83,10 @@ class Bench:
         """Feed every file to every contender in turn; the first `warm` do not count."""
         place = self._folder / title.replace(" ", "-").replace(",", "")
         found = {
-            name: Contender(
-                name, self._spark, place / name.replace(" ", "-"), pipeline, settings or {}
-            )
+            name: self.contender(name, place / name.replace(" ", "-"), pipeline, settings or {})
             for name in names
         }
+        self._present += found.values()
         for contender in found.values():
             contender.start()
         for number, file in enumerate(files):
@@ -173,6 +99,11 @@ class Bench:
             self._report.add(f"{title}: {contender.name}", contender.median, "s")
         self.charts.setdefault(title, {}).update({n: c.median for n, c in found.items()})
         return found
+
+    def clear(self) -> None:
+        """Have the contenders of a workload leave."""
+        while self._present:
+            self._present.pop().leave()
 
     def _files(self, stem: str, rows: int, users: int, count: int, preload: int = 0) -> list[Path]:
         files = []
@@ -188,10 +119,10 @@ class Bench:
     def many_users(self) -> None:
         """The running total of many users, and the first batch after a restart of it."""
         rows, users = MILLION // self._scale, 2 * MILLION // self._scale
-        files = self._files("many", rows, users, 9, preload=users)
+        files = self._files("many", rows, users, 11, preload=users)
         title = f"{rows:,} rows of {users:,} users"
         steady, last = files[:-1], files[-1]
-        found = self.workload(title, [HDFS, ROCKS, OURS, FLOOR], totals, steady, warm=3)
+        found = self.workload(title, [HDFS, ROCKS, OURS, FLOOR], totals, steady, warm=4)
         ours = found[OURS].median
         add = self._report.add
         add("faster than HDFS-backed", found[HDFS].median / ours, "times", at_least=2)
@@ -209,50 +140,34 @@ class Bench:
     def few_users(self) -> None:
         """Many rows of few users: nearly all work is Spark's own."""
         rows = MILLION // self._scale
-        files = self._files("few", rows, 1_000, 8)
+        files = self._files("few", rows, 1_000, 14)
         title = f"{rows:,} rows of 1,000 users"
-        found = self.workload(title, [HDFS, OURS], totals, files, warm=3)
+        found = self.workload(title, [HDFS, OURS], totals, files, warm=6)
         ratio = found[OURS].median / found[HDFS].median
         self._report.add("as long as native, few users", ratio, "times", at_most=1.1)
 
     def sliding_windows(self) -> None:
         """Each row in ten windows, with a watermark that closes them."""
         rows = 300_000 // self._scale
-        files = self._files("sliding", rows, 20_000, 9)
+        files = self._files("sliding", rows, 20_000, 13)
         title = f"sliding windows, {rows:,} rows of 20,000 users"
-        found = self.workload(title, [HDFS, OURS], sliding, files, warm=3)
+        found = self.workload(title, [HDFS, OURS], sliding, files, warm=6)
         ratio = found[HDFS].median / found[OURS].median
         self._report.add("faster in sliding windows", ratio, "times", at_least=2)
 
     def small_batches(self) -> None:
         """Batches that are mostly overhead, and the objects each writes."""
-        files = self._files("small", 1_000, 100_000, 24)
-        found = self.workload("1,000 rows", [HDFS, OURS], totals, files, warm=6)
+        files = self._files("small", 1_000, 100_000, 42)
+        found = self.workload("1,000 rows", [HDFS, OURS], totals, files, warm=18)
         ratio = found[OURS].median / found[HDFS].median
         self._report.add("as long as native, small batches", ratio, "times", at_most=1.15)
         root = found[OURS].folder / "checkpoint" / "holdfast"
         written = [p for p in root.rglob("*") if p.is_file() and p.parent.name != "delivered"]
-        per_batch = (len(written) - 1) / len(files)
+        merged = [path for path in written if path.suffix in (".merge", ".snapshot")]
+        per_batch = (len(written) - len(merged) - 1) / len(files)
         self._report.add("state objects a small batch", per_batch, "objects", at_most=2)
-
-
-def session() -> SparkSession:
-    """One session for all contenders."""
-    builder = SparkSession.builder.master("local[2]").appName("holdfast-bench")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": str(PARTITIONS),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.streaming.pollingDelay": "500ms",
-        "spark.sql.streaming.metricsEnabled": "false",
-        "spark.driver.memory": "4g",
-        "spark.log.level": "ERROR",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+        added = len(merged) / len(files)
+        self._report.add("what merging in the background adds", added, "objects")
 
 
 Workloads = dict[str, Callable[[], None]]
@@ -262,9 +177,9 @@ def run_bench(
     description: str | None,
     title: str,
     stem: str,
-    make: Callable[[SparkSession, Path, int, Report], tuple[Bench, Workloads]],
+    make: Callable[[Path, int, Report], tuple[Bench, Workloads]],
 ) -> None:
-    """The frame of a benchmark: its options, a session, its workloads, a page and a chart."""
+    """The frame of a benchmark: its options, its workloads, a page and a chart."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--small", action="store_true", help="a tenth of everything")
     parser.add_argument("--only", help="workloads by name, with commas between them")
@@ -272,16 +187,16 @@ def run_bench(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     report = Report(title)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
-    spark = session()
-    bench, workloads = make(spark, folder, 10 if options.small else 1, report)
+    bench, workloads = make(folder, 10 if options.small else 1, report)
     wanted = options.only.split(",") if options.only else list(workloads)
     if not set(wanted) <= set(workloads):
         parser.error(f"--only takes {', '.join(workloads)}")
+    warm_memory(_MEMORY_GB)
     try:
         for name in wanted:
             workloads[name]()
+            bench.clear()
     finally:
-        spark.stop()
         shutil.rmtree(folder, ignore_errors=True)
     if options.only is None:
         stem = f"{stem}-small" if options.small else stem
@@ -291,10 +206,8 @@ def run_bench(
     sys.exit(0 if report.all_hold else 1)
 
 
-def _workloads(
-    spark: SparkSession, folder: Path, scale: int, report: Report
-) -> tuple[Bench, Workloads]:
-    bench = Bench(spark, folder, scale, report)
+def _workloads(folder: Path, scale: int, report: Report) -> tuple[Bench, Workloads]:
+    bench = Bench(folder, scale, report)
     return bench, {
         "many": bench.many_users,
         "few": bench.few_users,

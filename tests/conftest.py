@@ -10,13 +10,20 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from servers import connector_jars
+from servers import QUICK_START, connector_jars
 
 pytest_plugins = ["soak_report"]
 
 # A busy machine is no failure; pytest's own timeout catches what hangs.
 settings.register_profile("holdfast", deadline=None)
 settings.load_profile("holdfast")
+# For every driver of the tests, also those in processes of their own, and their executors.
+_OPTIONS = " ".join(QUICK_START)
+os.environ.setdefault(
+    "PYSPARK_SUBMIT_ARGS",
+    f"--driver-java-options '{_OPTIONS}' "
+    f"--conf 'spark.executor.extraJavaOptions={_OPTIONS}' pyspark-shell",
+)
 
 
 @pytest.fixture(scope="session")

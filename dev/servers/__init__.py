@@ -9,7 +9,7 @@ same data and the same ports when it is started again.
 
 from __future__ import annotations
 
-from servers.base import Server, ServerError
+from servers.base import QUICK_START, Server, ServerError
 from servers.cassandra import Cassandra
 from servers.dynamodb import DynamoDb
 from servers.hdfs import Hdfs
@@ -18,6 +18,7 @@ from servers.minio import Minio
 from servers.spark import SparkCluster
 
 __all__ = [
+    "QUICK_START",
     "Cassandra",
     "DynamoDb",
     "Hdfs",

@@ -12,13 +12,15 @@ from abc import ABC, abstractmethod
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 LOOPBACK = "127.0.0.1"
 # Below the ports that outgoing connections get: while a server is down, nobody may take its port.
 _PORTS = range(20_000, 32_000)
 _TAIL_LINES = 30
 _POLL_S = 0.1
+QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Options of a JVM that does not live long: on few cores, compiling well takes most of its time."""
 
 
 class ServerError(RuntimeError):
@@ -33,6 +35,8 @@ class Server(ABC):
     """
 
     name: str
+    jvm: ClassVar[tuple[str, ...]] = ("-XX:+UseSerialGC",)
+    """Options of the JVM, where it is one that runs it."""
     start_timeout_s = 300.0
     stop_timeout_s = 30.0
 

@@ -104,7 +104,7 @@ class Cassandra(Server):
             "cassandra.superuser_setup_delay_ms": 0,
         }
         return [
-            java(), "-Xms512m", "-Xmx512m", "-XX:+UseSerialGC", f"-javaagent:{meter}",
+            java(), "-Xms512m", "-Xmx512m", *self.jvm, f"-javaagent:{meter}",
             *(f"-D{name}={value}" for name, value in properties.items()),
             *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
             *(f"--add-exports={package}=ALL-UNNAMED" for package in _EXPORTED),

@@ -47,7 +47,7 @@ class DynamoDb(Server):
         data.mkdir(exist_ok=True)
         libraries = jars[0].parent
         return [
-            java(), "-Xmx256m", "-XX:+UseSerialGC",
+            java(), "-Xmx256m", *self.jvm,
             f"-Djava.library.path={libraries}", f"-Dsqlite4java.library.path={libraries}",
             "-cp", ":".join(map(str, jars)),
             "software.amazon.dynamodb.services.local.main.ServerRunner",

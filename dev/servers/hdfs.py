@@ -47,7 +47,7 @@ class Hdfs(Server):
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
         manager = "org.apache.hadoop.mapreduce.MiniHadoopClusterManager"
         return [
-            java(), "-Xmx512m", "-XX:+UseSerialGC", *opened, f"-Dtest.build.data={data}",
+            java(), "-Xmx512m", *self.jvm, *opened, f"-Dtest.build.data={data}",
             "-cp", ":".join(map(str, [settings, *jars])), manager,
             "-nomr", "-datanodes", "1", "-nnport", str(rpc), "-nnhttpport", str(page),
             *([] if (data / "dfs").exists() else ["-format"]),

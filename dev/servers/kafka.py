@@ -53,7 +53,7 @@ class Kafka(Server):
         classpath = ":".join(map(str, jars))
         properties = self.folder / "server.properties"
         properties.write_text("\n".join(f"{k}={v}" for k, v in self._settings().items()) + "\n")
-        run = [java(), "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC",
+        run = [java(), "-Xms128m", "-Xmx512m", *self.jvm,
                "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath]  # fmt: skip
         if not (self._data / "meta.properties").exists():
             self._format(run, properties)

@@ -30,7 +30,7 @@ class SparkMaster(Server):
         return f"spark://{LOOPBACK}:{self.ports[0]}"
 
     def prepare(self) -> list[str]:
-        return _daemon("master.Master", LOOPBACK, self.ports)
+        return _daemon("master.Master", LOOPBACK, self.ports, self.jvm)
 
     def works(self) -> bool:
         return "I have been elected leader" in self.log.read_text(errors="replace")
@@ -52,7 +52,7 @@ class SparkWorker(Server):
         self._said = self.log.stat().st_size if self.log.exists() else 0
         work = self.folder / f"{self.name}-work"
         options = ["--cores", "1", "--memory", "1g", "--work-dir", str(work), self._master]
-        return [*_daemon("worker.Worker", self.host, self.ports), *options]
+        return [*_daemon("worker.Worker", self.host, self.ports, self.jvm), *options]
 
     def works(self) -> bool:
         return b"Successfully registered with master" in self.log.read_bytes()[self._said :]
@@ -87,11 +87,12 @@ class SparkCluster:
         self._running.close()
 
 
-def _daemon(name: str, host: str, ports: list[int]) -> list[str]:
+def _daemon(name: str, host: str, ports: list[int], jvm: tuple[str, ...]) -> list[str]:
     settings = {
         "SPARK_HOME": str(_HOME),
         "SPARK_LOCAL_IP": host,
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": " ".join(jvm),
         "PYSPARK_PYTHON": sys.executable,
         "JAVA_HOME": os.environ.get("JAVA_HOME", ""),
     }

@@ -9,8 +9,9 @@ import pytest
 from remotes import Remote, quick_folder
 from view_databases import InCassandra, InDynamoDb, ViewDatabase
 
-from servers import Cassandra, DynamoDb, Hdfs, Kafka, Minio, SparkCluster
+from servers import QUICK_START, Cassandra, DynamoDb, Hdfs, Kafka, Minio, Server, SparkCluster
 
+Server.jvm = QUICK_START
 _folders = itertools.count()
 _HANGS_S = 1800
 """Longer than any test here takes on the busiest machine."""

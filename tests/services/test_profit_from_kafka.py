@@ -61,10 +61,10 @@ def test_profit_from_kafka_is_that_of_the_worked_example_batch_by_batch(
 def test_the_example_runs_on_a_broker(tmp_path: Path) -> None:
     with Kafka(tmp_path / "kafka") as broker:
         broker.create_topic(TOPIC)
-        jars = ",".join(map(str, connector_jars()))
+        jars, given = ",".join(map(str, connector_jars())), os.environ["PYSPARK_SUBMIT_ARGS"]
         done = subprocess.run(
             [sys.executable, str(ROOT / "examples" / "continuous_profit.py"), broker.address],
-            env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"--jars {jars} pyspark-shell"},
+            env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"--jars {jars} {given}"},
             capture_output=True,
             text=True,
             timeout=300,

@@ -24,12 +24,11 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from servers import SparkCluster
+from servers import QUICK_START, SparkCluster
 
 pytestmark = pytest.mark.services
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED_BY_TASKS = {"numpy", "pyarrow", "fsspec", "xxhash"}
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -39,8 +38,8 @@ SETTINGS = {
     "spark.executor.memory": "512m",
     "spark.cores.max": "1",
     # Less work for processes that do not live long.
-    "spark.driver.extraJavaOptions": QUICK_START,
-    "spark.executor.extraJavaOptions": QUICK_START,
+    "spark.driver.extraJavaOptions": " ".join(QUICK_START),
+    "spark.executor.extraJavaOptions": " ".join(QUICK_START),
     # The workers may have the sources in theirs, which executors would inherit.
     "spark.executorEnv.PYTHONPATH": "",
 }

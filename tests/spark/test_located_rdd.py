@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
 from collections import Counter
@@ -101,6 +102,22 @@ def test_the_coordinator_knows_a_running_querys_stores_and_forgets_a_stopped_one
     assert asked == [["executor_localhost_driver"]] * rdd.partitions
     query.stop()
     assert [rdd.get_preferred_locations(p) for p in range(rdd.partitions)] == [[]] * rdd.partitions
+
+
+@pytest.mark.spark
+def test_workers_outlive_tasks_that_read_no_input(spark: Any, tmp_path: Path) -> None:
+    query = started(spark, tmp_path)
+    query.processAllAvailable()
+    rdd = query._loop._stages[0].rdd
+
+    def workers() -> set[int]:
+        """Those that some jobs of one task, such as merges, ran in; they take turns."""
+        return {rdd.run_one(0, lambda _: os.getpid()) for _ in range(8)}
+
+    first = workers()
+    later = workers()
+    query.stop()
+    assert later == first
 
 
 @pytest.mark.spark

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -209,7 +210,9 @@ class StateStoreRDD:
                 executor_id, _, host = told.partition(" ")
                 executor = Executor(host, executor_id)
             holdings.here.arrive(executor)
-            return [work(partition, raw)]
+            result = work(partition, raw)
+            deque(raw, maxlen=0)  # a worker that leaves input unread is ended by PySpark
+            return [result]
 
         rdd: RDD[bytes] = RDD(parts.toJavaRDD(), self._context, NoOpSerializer())
         return rdd.mapPartitionsWithIndex(in_worker).collect()

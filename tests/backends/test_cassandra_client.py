@@ -1,4 +1,4 @@
-"""Which failures of Cassandra pass by themselves."""
+"""Which failures of Cassandra pass by themselves, and whom an address names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from cassandra import AlreadyExists, InvalidRequest, OperationTimedOut, Unauthor
 from cassandra.cluster import NoHostAvailable
 from cassandra.protocol import ConfigurationException, OverloadedErrorMessage, SyntaxException
 
-from holdfast.backends.cassandra_client import passes
+from holdfast.backends.cassandra_client import _hosts, passes
+from holdfast.errors import InvalidArgument
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,24 @@ from holdfast.backends.cassandra_client import passes
 )
 def test_only_what_passes_by_itself_is_sent_again(error: Exception, again: bool) -> None:
     assert passes(error) is again
+
+
+@pytest.mark.parametrize(
+    ("netloc", "hosts", "port"),
+    [
+        ("a", ["a"], 9042),
+        ("a,b:9999", ["a", "b"], 9999),
+        ("a:9999,b:9999", ["a", "b"], 9999),
+        ("[::1]:9999", ["::1"], 9999),
+    ],
+)
+def test_an_address_names_hosts_and_the_port_they_share(
+    netloc: str, hosts: list[str], port: int
+) -> None:
+    assert _hosts(netloc) == (hosts, port)
+
+
+@pytest.mark.parametrize("netloc", ["a:1,b:2", "a,,b", "a:port", ":9042"])
+def test_hosts_that_cannot_be_reached_by_one_port_are_refused(netloc: str) -> None:
+    with pytest.raises(InvalidArgument):
+        _hosts(netloc)

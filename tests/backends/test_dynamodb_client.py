@@ -7,7 +7,13 @@ import time
 from collections import Counter
 
 import pytest
-from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
+from botocore.exceptions import (
+    ClientError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    UnauthorizedSSOTokenError,
+)
 
 from holdfast.backends import dynamodb_client
 from holdfast.backends.dynamodb_client import (
@@ -36,6 +42,32 @@ def failure(code: str, status: int = 400, *reasons: str) -> ClientError:
 @pytest.fixture
 def client() -> Client:
     return Client(LOCATION, Place.of(LOCATION), DynamoDbOptions(), limit_ms=10_000)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *map(failure, sorted(dynamodb_client._DENIED)),
+        NoCredentialsError(),
+        UnauthorizedSSOTokenError(),
+        CredentialRetrievalError(provider="sso", error_msg="expired"),
+    ],
+    ids=str,
+)
+def test_whoever_may_not_ask_is_told_what_to_set_and_not_to_try_again(
+    client: Client, error: Exception
+) -> None:
+    calls = 0
+
+    def request() -> None:
+        nonlocal calls
+        calls += 1
+        raise error
+
+    with pytest.raises(InvalidArgument, match="Set credentials that may") as refused:
+        client.call("write to", request)
+    assert refused.value.condition == "STATE_STORE_ACCESS_DENIED"
+    assert calls == 1
 
 
 def test_requests_in_flight_are_bounded_and_throttled_ones_are_sent_again(client: Client) -> None:

@@ -86,8 +86,11 @@ def test_a_missing_client_is_named_with_the_extra_that_brings_it(
 
 
 @pytest.mark.parametrize(
-    "location", ["dynamodb://key:hunter2@eu-west-1/t", "cassandra://user:hunter2@host/keyspace/t"]
-)
+    "location",
+    ["dynamodb://key:hunter2@eu-west-1/t", "cassandra://user:hunter2@host/keyspace/t",
+     "dynamodb://key:hunter2?x@eu-west-1/t", "dynamodb://key:x/hunter2@eu-west-1/t",
+     "cassandra://user:hunter2#x@host/keyspace/t", "cassandra://user:x/hunter2@host/keyspace/t"],
+)  # fmt: skip
 def test_an_address_with_keys_is_refused_and_not_shown(location: str) -> None:
     with pytest.raises(InvalidArgument, match="do not belong into an address") as refused:
         holdfast.open(location, key="user string", value="total long")

@@ -11,12 +11,15 @@ from botocore.config import Config
 from botocore.exceptions import (
     ClientError,
     ConnectTimeoutError,
+    CredentialRetrievalError,
     EndpointConnectionError,
     HTTPClientError,
     IncompleteReadError,
     NoCredentialsError,
     PartialCredentialsError,
     ResponseStreamingError,
+    SSOError,
+    TokenRetrievalError,
 )
 
 from holdfast.errors import InvalidArgument
@@ -101,7 +104,11 @@ def is_lost(error: Exception) -> bool:
 
 def lacks_credentials(error: Exception) -> bool:
     """Whether the client found none to send."""
-    return isinstance(error, NoCredentialsError | PartialCredentialsError)
+    return isinstance(
+        error,
+        NoCredentialsError | PartialCredentialsError | CredentialRetrievalError
+        | SSOError | TokenRetrievalError,
+    )  # fmt: skip
 
 
 def is_unknown_host(error: Exception) -> bool:

@@ -61,14 +61,9 @@ class Address:
 
     @classmethod
     def of(cls, location: str) -> Self:
-        """Refuses one that lacks a part, or has a name and password in it."""
+        """Refuses one that lacks a part."""
         parts = urlsplit(location)
         keyspace, _, path = parts.path.strip("/").partition("/")
-        if "@" in parts.netloc:
-            raise InvalidArgument(
-                "A name and password do not belong into an address, which is shown and kept: give "
-                f"them as options, or as {ENVIRONMENT}USERNAME and {ENVIRONMENT}PASSWORD."
-            )
         if not (parts.netloc and keyspace and path):
             raise InvalidArgument(
                 f"{location} is not complete: write cassandra://host:port/keyspace/name."
@@ -188,11 +183,18 @@ def _connected(netloc: str, options: Options) -> Client:
 
 
 def _hosts(netloc: str) -> tuple[list[str], int]:
-    """The hosts, and the port that stands behind the last of them."""
-    text, _, port = netloc.rpartition(":")
-    if port.isdigit():
-        return text.split(","), int(port)
-    return netloc.split(","), _PORT
+    """The hosts, and the port they share: it stands behind the last of them, or behind any."""
+    try:
+        parts = [urlsplit(f"//{host}") for host in netloc.split(",")]
+        ports = {part.port for part in parts if part.port is not None}
+    except ValueError as error:
+        raise InvalidArgument(f"{netloc!r} has no host and port: {error}.") from None
+    hosts = [part.hostname for part in parts if part.hostname]
+    if len(hosts) < len(parts) or len(ports) > 1:
+        raise InvalidArgument(
+            f"{netloc!r} has to be hosts that listen on one port: write host1,host2:9042."
+        )
+    return hosts, ports.pop() if ports else _PORT
 
 
 def _tls(options: Options) -> ssl.SSLContext | None:

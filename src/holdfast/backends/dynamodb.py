@@ -68,11 +68,6 @@ class DynamoDbStorage(ChunkedStorage):
         check_address(location)
         parts = urlsplit(location)
         prefix, _, folder = parts.path.strip("/").partition("/")
-        if "@" in parts.netloc:
-            raise InvalidArgument(
-                "Keys do not belong into an address, which is shown and kept: give them as "
-                "options, or as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
-            )
         if not (parts.netloc and prefix):
             raise InvalidArgument(
                 f"{location} is not complete: write dynamodb://region/table-prefix."

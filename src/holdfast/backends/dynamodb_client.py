@@ -70,7 +70,7 @@ class Place:
         """Raises InvalidArgument where a part is missing."""
         parts = urlsplit(location)
         name = parts.path.strip("/")
-        if not parts.netloc or not name or "/" in name or "@" in parts.netloc:
+        if not parts.netloc or not name or "/" in name:
             raise InvalidArgument(
                 "A place in DynamoDB is dynamodb://region/name, without keys: those are options."
             )

@@ -26,6 +26,11 @@ _REMOTE = {
     "dynamodb": ("dynamodb", "boto3", "holdfast.backends.dynamodb", "DynamoDbStorage"),
 }
 """By scheme the extra with the client, the client's module, and the storage over it."""
+_SECRETS = {
+    "cassandra": "HOLDFAST_CASSANDRA_USERNAME and HOLDFAST_CASSANDRA_PASSWORD",
+    "dynamodb": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+}
+"""By scheme of a database the variables that say who asks."""
 
 
 def open_storage(
@@ -41,6 +46,8 @@ def open_storage(
     """
     text = os.fspath(location)
     scheme = scheme_of(text)
+    if scheme in DATABASE_SCHEMES:
+        check_no_secrets(text)
     if scheme == "":
         return LocalStorage(Path(text).expanduser())
     if scheme in ("file", "local"):
@@ -57,6 +64,19 @@ def scheme_of(location: str) -> str:
     """The scheme of a root, "" for a path."""
     is_uri = "://" in location or location.startswith("file:")
     return urlsplit(location).scheme if is_uri else ""
+
+
+def check_no_secrets(location: str) -> None:
+    """Refuse an address in a database that says who asks, whatever else is wrong with it.
+
+    It is not shown: a password may have any character in it, so that no part of it is safe.
+    """
+    if "@" in location:
+        variables = _SECRETS.get(scheme_of(location), "variables of the environment")
+        raise InvalidArgument(
+            "A name, a password or keys do not belong into an address, which is shown and kept: "
+            f"give them as options, or as {variables}. Without them an address has no '@'."
+        )
 
 
 def _path_of(location: str) -> str:

@@ -54,7 +54,7 @@ def test_roots_that_differ_in_what_a_uri_takes_for_a_fragment_are_not_one(tmp_pa
     ["cassandra://host/state/job#1", "dynamodb://local/job?x", "dynamodb://local/job/a#1"],
 )
 def test_a_root_in_a_database_has_no_query_or_fragment(location: str) -> None:
-    with pytest.raises(InvalidArgument, match="Name the root without"):
+    with pytest.raises(InvalidArgument, match="Choose a name without"):
         open_storage(location)
 
 

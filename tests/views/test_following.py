@@ -363,7 +363,9 @@ def test_a_place_that_has_no_views_is_refused(location: str) -> None:
     "location",
     ["cassandra://host/keyspace", "cassandra://host/k/my-table", "cassandra://u:hunter2@h/k/t",
      "dynamodb://region", "dynamodb://region/a/b", "dynamodb://key:hunter2@region/t",
-     "cassandra://u:x/hunter2@h/k/t", "dynamodb://key:hunter2#x@region/t", "casandra://u:hunter2@h"],
+     "cassandra://u:x/hunter2@h/k/t", "dynamodb://key:hunter2#x@region/t", "casandra://u:hunter2@h",
+     "dynamodb://region/ab", "dynamodb://region/holdfast_views", "dynamodb://region/totals?x",
+     "cassandra://host/k/t#x"],
 )  # fmt: skip
 def test_a_place_that_is_not_whole_is_refused_without_credentials(location: str) -> None:
     schema = ViewSchema(parse_schema("user string"), parse_schema("total long"))

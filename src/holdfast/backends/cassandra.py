@@ -24,7 +24,6 @@ from holdfast.backends.chunked import (
     Place,
     Rows,
     UploadRow,
-    check_address,
 )
 from holdfast.backends.retrying import retried
 from holdfast.conf import StateStoreConf
@@ -80,7 +79,6 @@ class CassandraStorage(ChunkedStorage):
         conf: StateStoreConf = StateStoreConf.empty,
     ) -> None:
         address = Address.of(location)
-        check_address(location)
         if not _KEYSPACE.fullmatch(address.keyspace):
             raise InvalidArgument(f"{address.keyspace!r} cannot be a keyspace of Cassandra.")
         root, _, folder = address.path.partition("/")

@@ -30,7 +30,7 @@ from holdfast.engine.storage import (
     Storage,
     TooLarge,
 )
-from holdfast.errors import Corruption, HoldfastError, InvalidArgument, Unavailable
+from holdfast.errors import Corruption, HoldfastError, Unavailable
 
 T = TypeVar("T")
 INLINE_BYTES = 32 << 10
@@ -68,17 +68,6 @@ class UploadRow:
     chunks: int
     touched_ms: int
     is_live: bool
-
-
-def check_address(location: str) -> None:
-    """Refuse an address of a root with what a URI takes for a query or a fragment: two roots whose
-    names differ in that alone would be one.
-    """
-    if found := sorted({"?", "#"} & set(location)):
-        raise InvalidArgument(
-            f"{location} cannot be the address of a root in a database, for it has a {found[0]!r} "
-            "in it. Name the root without."
-        )
 
 
 class Rows(ABC):

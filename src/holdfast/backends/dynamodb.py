@@ -26,7 +26,6 @@ from holdfast.backends.chunked import (
     Place,
     Rows,
     UploadRow,
-    check_address,
 )
 from holdfast.backends.dynamodb_client import (
     BUSY_REASONS,
@@ -65,7 +64,6 @@ class DynamoDbStorage(ChunkedStorage):
         options: Mapping[str, str] | None = None,
         conf: StateStoreConf = StateStoreConf.empty,
     ) -> None:
-        check_address(location)
         parts = urlsplit(location)
         prefix, _, folder = parts.path.strip("/").partition("/")
         if not (parts.netloc and prefix):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,9 @@ _BUSY = frozenset({
 BUSY_REASONS = frozenset({
     "ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict",
 })  # fmt: skip
+RESERVED = "holdfast_"
+"""What Holdfast's own tables begin with."""
+_TABLE = re.compile(r"[A-Za-z0-9_.\-]{3,240}")
 CONDITION_FAILED = "ConditionalCheckFailedException"
 MISSING = "ResourceNotFoundException"
 IN_USE = "ResourceInUseException"
@@ -73,6 +77,11 @@ class Place:
         if not parts.netloc or not name or "/" in name:
             raise InvalidArgument(
                 "A place in DynamoDB is dynamodb://region/name, without keys: those are options."
+            )
+        if not _TABLE.fullmatch(name) or name.startswith(RESERVED):
+            raise InvalidArgument(
+                f"{name!r} cannot be the name of a table here: take 3 to 240 letters, digits, '_', "
+                f"'-' or '.', and do not begin with {RESERVED!r}, which is Holdfast's own."
             )
         return cls(parts.netloc, name)
 

@@ -47,7 +47,7 @@ def open_storage(
     text = os.fspath(location)
     scheme = scheme_of(text)
     if scheme in DATABASE_SCHEMES:
-        check_no_secrets(text)
+        check_database_address(text)
     if scheme == "":
         return LocalStorage(Path(text).expanduser())
     if scheme in ("file", "local"):
@@ -66,16 +66,22 @@ def scheme_of(location: str) -> str:
     return urlsplit(location).scheme if is_uri else ""
 
 
-def check_no_secrets(location: str) -> None:
-    """Refuse an address in a database that says who asks, whatever else is wrong with it.
+def check_database_address(location: str) -> None:
+    """Refuse an address in a database that says who asks, whatever else is wrong with it, and one
+    with what a URI takes for a query or a fragment: two whose names differ in that would be one.
 
-    It is not shown: a password may have any character in it, so that no part of it is safe.
+    The former is not shown: a password may have any character in it, so that no part is safe.
     """
     if "@" in location:
         variables = _SECRETS.get(scheme_of(location), "variables of the environment")
         raise InvalidArgument(
             "A name, a password or keys do not belong into an address, which is shown and kept: "
             f"give them as options, or as {variables}. Without them an address has no '@'."
+        )
+    if found := sorted({"?", "#"} & set(location)):
+        raise InvalidArgument(
+            f"{location} cannot be an address in a database, for it has a {found[0]!r} in it. "
+            "Choose a name without."
         )
 
 

@@ -10,7 +10,7 @@ from operator import add
 
 import pyarrow as pa
 
-from holdfast.backends.locations import check_no_secrets, class_over, scheme_of
+from holdfast.backends.locations import check_database_address, class_over, scheme_of
 from holdfast.engine.manifest import Manifest
 from holdfast.engine.statestore import EngineReadStateStore
 from holdfast.engine.view import Bounds
@@ -27,7 +27,7 @@ _KINDS = {
 
 def open_view(spec: ViewSpec) -> View:
     """The view at a place. Raises InvalidArgument for a scheme that has no views."""
-    check_no_secrets(spec.location)
+    check_database_address(spec.location)
     scheme = scheme_of(spec.location)
     if scheme not in _KINDS:
         raise InvalidArgument(

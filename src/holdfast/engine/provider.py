@@ -28,7 +28,8 @@ from holdfast.engine.manifest import (
 )
 from holdfast.engine.retention import Cleaner
 from holdfast.engine.rows import Rows
-from holdfast.engine.segment import SegmentInfo, SegmentWriter
+from holdfast.engine.segment import SegmentInfo
+from holdfast.engine.segment_writer import SegmentWriter
 from holdfast.engine.statestore import EngineReadStateStore, EngineStateStore
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions import VersionLog

@@ -31,13 +31,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 sys.path.append(str(Path(__file__).parents[1] / "dev"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "services"))
+
+from wrapped_task import WrappedTask, wrap_aggregations
 
 from harness import Report
 from holdfast import stateful
 from holdfast.backends.s3 import S3Storage
-from holdfast.spark.aggregation import Aggregation
-from holdfast.spark.operators import TaskSettings
-from holdfast.streams.task import StoreSpec, Task, TaskResult
+from holdfast.streams.task import TaskResult
 from servers import Minio
 
 MASTER = "local-cluster[2,1,1024]"
@@ -47,19 +48,10 @@ STATE = "s3a://state/locality"
 
 
 @dataclass(frozen=True)
-class NotingTask:
+class NotingTask(WrappedTask):
     """A task that notes the executor it ran in, by its process."""
 
-    task: Task
     notes: str
-
-    @property
-    def store(self) -> StoreSpec:
-        return self.task.store
-
-    @property
-    def base_version(self) -> int:
-        return self.task.base_version
 
     def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
         count_fetches()
@@ -121,12 +113,7 @@ def run(folder: Path, locality: str, batches: int) -> None:
     notes.mkdir()
     arriving.mkdir()
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    plain = Aggregation.task
-
-    def noting(self: Aggregation, settings: TaskSettings) -> Any:
-        return NotingTask(plain(self, settings), str(notes))
-
-    Aggregation.task = noting  # type: ignore[method-assign]
+    wrap_aggregations(lambda task: NotingTask(task, str(notes)))
     spark = session(locality, json.loads(os.environ["REACHED"]))
     query = (
         stateful(spark.readStream.schema("user long, v long").parquet(str(arriving)))

@@ -28,7 +28,7 @@ from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.database import open_on
-from holdfast.engine import compaction, manifest, segment
+from holdfast.engine import compaction, manifest, segment_writer
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
 from holdfast.ids import StateStoreId
@@ -162,8 +162,8 @@ def made_up_runtime() -> Runtime:
 def small_files() -> Iterator[None]:
     """Small chunks, blocks and tiers: some kilobytes then have all that large files have."""
     with (
-        patch.object(segment, "CHUNK_ROWS", 16),
-        patch.object(segment, "BLOCK_BYTES", 2048),
+        patch.object(segment_writer, "CHUNK_ROWS", 16),
+        patch.object(segment_writer, "BLOCK_BYTES", 2048),
         patch.object(compaction, "_SMALLEST_TIER_BYTES", 4000),
     ):
         yield

@@ -28,6 +28,7 @@ from holdfast.store import (
 )
 from holdfast.testing import MakeProvider, ProviderConformance
 from holdfast.types import RowCodec, Schema
+from made_providers import providers_at
 
 PUTS = StateStoreCustomMetric("puts", "rows put since the store was opened")
 State = dict[Any, RowPair]
@@ -144,22 +145,7 @@ class TestDictProvider(ProviderConformance):
 
     @pytest.fixture
     def make_provider(self) -> MakeProvider:
-        def make(
-            key: str = "user string",
-            value: str = "total long",
-            *,
-            key_index_ordinal: int | None = None,
-            num_cols_prefix_key: int = 0,
-            partition_id: int = 0,
-            conf: StateStoreConf = StateStoreConf.empty,
-        ) -> StateStoreProvider:
-            named = StateStoreConf(provider_class=f"{__name__}.DictProvider")
-            store_id = StateStoreId("nowhere", 0, partition_id)
-            return StateStoreProvider.create_and_init(
-                store_id, key, value, key_index_ordinal, num_cols_prefix_key, named
-            )
-
-        return make
+        return providers_at("nowhere", {"provider_class": f"{__name__}.DictProvider"})
 
 
 def make_dict_provider(**shape: Any) -> DictProvider:

@@ -19,7 +19,7 @@ from holdfast.engine.commit import Swap, swap_in
 from holdfast.engine.compaction import Plan, merge, output_path, plan
 from holdfast.engine.manifest import PartitionEntry, SegmentRef
 from holdfast.engine.rows import NEVER
-from holdfast.engine.segment import SegmentWriter
+from holdfast.engine.segment_writer import SegmentWriter
 from holdfast.engine.writer import PartitionReader, PartitionWriter
 from holdfast.types import parse_schema
 

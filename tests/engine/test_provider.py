@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,14 +10,11 @@ import pyarrow as pa
 import pytest
 
 from holdfast.backends.local import LocalStorage
-from holdfast.conf import StateStoreConf
-from holdfast.engine import hashing
 from holdfast.engine.filenames import data_file
 from holdfast.engine.storage import TooLarge
 from holdfast.errors import Corruption
-from holdfast.ids import StateStoreId
-from holdfast.store import StateStoreProvider
 from holdfast.testing import MakeProvider, ProviderConformance
+from made_providers import collide_keys, providers_at
 
 _names = itertools.count()
 
@@ -35,34 +31,10 @@ class EngineConformance(ProviderConformance):
 
     @pytest.fixture
     def make_provider(self, root: str) -> MakeProvider:
-        def make(
-            key: str = "user string",
-            value: str = "total long",
-            *,
-            key_index_ordinal: int | None = None,
-            num_cols_prefix_key: int = 0,
-            partition_id: int = 0,
-            conf: StateStoreConf = StateStoreConf.empty,
-        ) -> StateStoreProvider:
-            return StateStoreProvider.create_and_init(
-                StateStoreId(root, 0, partition_id),
-                key,
-                value,
-                key_index_ordinal,
-                num_cols_prefix_key,
-                replace(conf, **self.settings),
-            )
-
-        return make
+        return providers_at(root, self.settings)
 
     def force_collisions(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = hashing.KeyHasher.hash_columns
-
-        def few(self: Any, columns: Any, num_rows: int | None = None) -> Any:
-            return real(self, columns, num_rows) % 3
-
-        monkeypatch.setattr(hashing.KeyHasher, "hash_columns", few)
-        monkeypatch.setattr(hashing, "row_hasher", lambda schema, num_routing: None)
+        collide_keys(monkeypatch)
 
     def list_files(self) -> list[str]:
         return sorted(str(path) for path in self._path.rglob("*") if path.is_file())

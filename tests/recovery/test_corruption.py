@@ -38,7 +38,7 @@ from test_crash_everywhere import change
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.engine import compaction, segment
+from holdfast.engine import compaction, segment_writer
 from holdfast.engine.filenames import data_file, manifest_path, manifest_version, tag_name
 from holdfast.engine.storage import Storage
 from holdfast.engine.versions import VersionLog
@@ -101,8 +101,8 @@ def kind_of(path: str) -> str:
 def small_files() -> Iterator[None]:
     """Blocks, chunks and tiers a thousandth of their size, so that small files have many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segment, "BLOCK_BYTES", 2048)
-        patch.setattr(segment, "CHUNK_ROWS", 64)
+        patch.setattr(segment_writer, "BLOCK_BYTES", 2048)
+        patch.setattr(segment_writer, "CHUNK_ROWS", 64)
         patch.setattr(compaction, "_SMALLEST_TIER_BYTES", 6_000)
         yield
 

@@ -21,7 +21,7 @@ from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.local import LocalStorage
 from holdfast.conf import StateStoreConf
 from holdfast.engine import manifest as manifests
-from holdfast.engine import segment
+from holdfast.engine import segment_writer
 from holdfast.engine.filenames import manifest_path
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
@@ -180,7 +180,7 @@ def test_a_segment_of_an_unknown_format_is_refused_by_name(
 ) -> None:
     root = tmp_path / "root"
     with monkeypatch.context() as patch, holdfast.open(root, "k int", "v int", conf=QUIET) as db:
-        patch.setattr(segment, "FORMAT", 7)
+        patch.setattr(segment_writer, "FORMAT", 7)
         with db.update() as store:
             store.put((1,), (2,))
     with holdfast.open(root, conf=QUIET) as db:

@@ -31,7 +31,7 @@ from seeds import budget, seed_of
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.engine import chain, compaction, segment
+from holdfast.engine import chain, compaction, segment_writer
 from holdfast.engine.hashing import Hashes, KeyHasher
 from holdfast.engine.storage import Storage
 from holdfast.engine.versions import VersionLog
@@ -165,8 +165,8 @@ class Life(RuleBasedStateMachine):
         self.patches = ExitStack()
         for module, name, small in (
             (chain, "KeyHasher", Colliding if collide else KeyHasher),
-            (segment, "CHUNK_ROWS", chunk_rows),
-            (segment, "BLOCK_BYTES", 512),
+            (segment_writer, "CHUNK_ROWS", chunk_rows),
+            (segment_writer, "BLOCK_BYTES", 512),
             (compaction, "_SMALLEST_TIER_BYTES", tier_bytes),
         ):
             self.patches.enter_context(mock.patch.object(module, name, small))

@@ -26,6 +26,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
+from wrapped_task import WrappedTask
 
 from holdfast import stateful
 from holdfast.engine.committer import Committer
@@ -33,7 +34,7 @@ from holdfast.engine.versions import VersionLog
 from holdfast.spark.loop import VersionLoop
 from holdfast.spark.stages import StageRun
 from holdfast.streams import holdings
-from holdfast.streams.task import StoreSpec, Task, TaskResult
+from holdfast.streams.task import Task, TaskResult
 from holdfast.streams.watermark import Watermarks
 
 QUERIES = ("windows", "ordinals")
@@ -55,20 +56,11 @@ class Journal:
 
 
 @dataclass(frozen=True)
-class NotingTask:
+class NotingTask(WrappedTask):
     """A task that notes which process of which executor it runs in, and takes its time."""
 
-    task: Task
     journal: Journal
     query: str
-
-    @property
-    def store(self) -> StoreSpec:
-        return self.task.store
-
-    @property
-    def base_version(self) -> int:
-        return self.task.base_version
 
     def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
         executor = holdings.here._executor

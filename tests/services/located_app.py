@@ -25,34 +25,24 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from wrapped_task import WrappedTask, wrap_aggregations
 
 from holdfast import stateful
-from holdfast.spark.aggregation import Aggregation
 from holdfast.spark.located_java import LocatedJava
 from holdfast.spark.located_rdd import StateStoreRDD
-from holdfast.spark.operators import TaskSettings
 from holdfast.spark.query import StatefulQuery
 from holdfast.streams import holdings
-from holdfast.streams.task import StoreSpec, Task, TaskResult
+from holdfast.streams.task import TaskResult
 
 PARTITIONS = 4
 PATIENCE_S = 90
 
 
 @dataclass(frozen=True)
-class NotingTask:
+class NotingTask(WrappedTask):
     """A task that notes where it ran, and which partitions its process holds."""
 
-    task: Task
     notes: str
-
-    @property
-    def store(self) -> StoreSpec:
-        return self.task.store
-
-    @property
-    def base_version(self) -> int:
-        return self.task.base_version
 
     def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
         holdings.VERIFY_EVERY_S = 0.5
@@ -200,12 +190,7 @@ def main() -> None:
     notes.mkdir()
     arriving.mkdir()
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    plain = Aggregation.task
-
-    def noting(self: Aggregation, settings: TaskSettings) -> Any:
-        return NotingTask(plain(self, settings), str(notes))
-
-    Aggregation.task = noting  # type: ignore[method-assign]
+    wrap_aggregations(lambda task: NotingTask(task, str(notes)))
     report = Report(notes)
     report.listen()
     spark = session(master, locality)

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,11 @@ import holdfast
 from holdfast.backends import chunked
 from holdfast.backends.chunked import ChunkedStorage, Rows
 from holdfast.conf import StateStoreConf
-from holdfast.engine import hashing
 from holdfast.engine.storage import Storage
 from holdfast.errors import Conflict, HoldfastError, InvalidArgument, Unavailable
-from holdfast.ids import StateStoreId
-from holdfast.store import StateStoreProvider
 from holdfast.testing import MakeProvider, ProviderConformance
 from holdfast.testing.faults import Crash
+from made_providers import collide_keys, providers_at
 from servers import Cassandra, DynamoDb
 from servers.base import LOOPBACK, free_ports
 
@@ -62,36 +59,10 @@ class DatabaseConformance(ProviderConformance):
     def make_provider(self, root: Remote, tmp_path: Path) -> MakeProvider:
         _, location, options = root
         self._root = root
-
-        def make(
-            key: str = "user string",
-            value: str = "total long",
-            *,
-            key_index_ordinal: int | None = None,
-            num_cols_prefix_key: int = 0,
-            partition_id: int = 0,
-            conf: StateStoreConf = StateStoreConf.empty,
-        ) -> StateStoreProvider:
-            return StateStoreProvider.create_and_init(
-                StateStoreId(location, 0, partition_id),
-                key,
-                value,
-                key_index_ordinal,
-                num_cols_prefix_key,
-                replace(conf, cache_location=str(tmp_path)),
-                options,
-            )
-
-        return make
+        return providers_at(location, {"cache_location": str(tmp_path)}, options)
 
     def force_collisions(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = hashing.KeyHasher.hash_columns
-
-        def few(self: Any, columns: Any, num_rows: int | None = None) -> Any:
-            return real(self, columns, num_rows) % 3
-
-        monkeypatch.setattr(hashing.KeyHasher, "hash_columns", few)
-        monkeypatch.setattr(hashing, "row_hasher", lambda schema, num_routing: None)
+        collide_keys(monkeypatch)
 
     def list_files(self) -> list[str]:
         return [blob.path for blob in opened(self._root).list("")]

@@ -17,17 +17,15 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from wrapped_task import WrappedTask, wrap_aggregations
 
 from holdfast import stateful
-from holdfast.spark.aggregation import Aggregation
-from holdfast.spark.operators import TaskSettings
 from holdfast.spark.query import StatefulQuery
-from holdfast.streams.task import StoreSpec, Task, TaskResult
+from holdfast.streams.task import TaskResult
 
 VERSION, PARTITION = 2, 1
 """Where it happens: in the second batch."""
@@ -35,20 +33,11 @@ PATIENCE_S = 180
 
 
 @dataclass(frozen=True)
-class UnrulyTask:
+class UnrulyTask(WrappedTask):
     """A task that misbehaves once: before its work as a zombie, otherwise before it reports."""
 
-    task: Task
     how: str
     notes: str
-
-    @property
-    def store(self) -> StoreSpec:
-        return self.task.store
-
-    @property
-    def base_version(self) -> int:
-        return self.task.base_version
 
     def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
         if (self.base_version + 1, partition) != (VERSION, PARTITION):
@@ -118,12 +107,7 @@ def main() -> None:
     notes = folder / "attempts"
     notes.mkdir()
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    plain = Aggregation.task
-
-    def unruly(self: Aggregation, settings: TaskSettings) -> Any:
-        return UnrulyTask(plain(self, settings), how, str(notes))
-
-    Aggregation.task = unruly  # type: ignore[method-assign]
+    wrap_aggregations(lambda task: UnrulyTask(task, how, str(notes)))
     spark = session(how, master)
     source = spark.readStream.schema("user long, v long").option("maxFilesPerTrigger", "1")
     query = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 import re
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from comparing import Comparison, check_all, new_seed, with_another_cell
 from custom_cases import (
     CELLS,
     KINDS,
@@ -32,40 +32,26 @@ _SOAK_PARTS = 6
 _LIVE = 60
 _DELAYS_MS = {"0 seconds": 0, "1 minute": 60_000, "10 minutes": 600_000}
 
-
-def _recorded() -> list[Path]:
-    return sorted(RECORDED_CUSTOM.glob("*.json"))
-
-
-def _disagreement(spark: SparkSession, case: CustomCase, folder: Path) -> str | None:
-    """How Holdfast and the Spark of this session differ on a case; None where they agree."""
-    native = run_case(spark, case, folder / "native", native=True)
-    own = run_case(spark, case, folder / "own", native=False)
-    said = difference(native, own)
-    return None if said is None else f"{said}\nin the case {case}"
-
-
-def _difference_to_recording(spark: SparkSession, path: Path, folder: Path) -> str | None:
-    recording = CustomRecording.load(path)
-    found = run_case(spark, recording.case, folder, native=False)
-    said = difference(recording.outcome, found)
-    return None if said is None else f"{path.name}: {said}\nin the case {recording.case}"
+_CASES = Comparison(
+    plan=plan,
+    coverage=coverage,
+    cells="kind and API",
+    label=lambda case: f"{case.label} {' '.join(case.cell)}",
+    run_case=run_case,
+    difference=lambda case, expected, found: difference(expected, found),
+    recording=CustomRecording,
+    folder=RECORDED_CUSTOM,
+)
 
 
 @pytest.mark.spark
 def test_recorded_processors_give_what_spark_gave(spark: SparkSession, tmp_path: Path) -> None:
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    for path in random.Random(seed).sample(_recorded(), 8):
-        assert _difference_to_recording(spark, path, tmp_path / path.stem) is None
+    _CASES.check_some_recorded(spark, tmp_path, 8)
 
 
 @pytest.mark.spark
 def test_live_processors_give_what_spark_gives(spark: SparkSession, tmp_path: Path) -> None:
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    for number, case in enumerate(plan(seed, 2)):
-        assert _disagreement(spark, case, tmp_path / str(number)) is None
+    _CASES.check_some_live(spark, tmp_path, 2)
 
 
 @pytest.mark.spark
@@ -76,13 +62,11 @@ def test_all_recorded_processors_give_what_spark_gave(
 ) -> None:
     if part == 0:
         print("Recorded cases by kind and API:")
-        print(coverage([CustomRecording.load(path).case for path in _recorded()]))
-    failures = []
-    for path in _recorded()[part::_SOAK_PARTS]:
-        said = _difference_to_recording(spark, path, tmp_path / path.stem)
-        print(f"{'agrees' if said is None else 'DIFFERS'} {path.stem}")
-        failures += [said] if said else []
-    assert not failures, "\n\n".join(failures)
+        print(coverage([CustomRecording.load(path).case for path in _CASES.recorded()]))
+    check_all(
+        (path.stem, _CASES.difference_to_recording(spark, path, tmp_path / path.stem))
+        for path in _CASES.recorded()[part::_SOAK_PARTS]
+    )
 
 
 @pytest.mark.spark
@@ -92,17 +76,7 @@ def test_60_random_processors_give_what_spark_gives(
     spark: SparkSession, tmp_path: Path, part: int, request: pytest.FixtureRequest
 ) -> None:
     seed = int(request.config.getoption("randomly_seed"))  # the same in every part
-    cases = plan(seed, _LIVE)
-    if part == 0:
-        print(f"PySpark {spark.version}; cases by kind and API:")
-        print(coverage(cases))
-    print(f"seed {seed}, cases {part} and every {_SOAK_PARTS}th after it")
-    failures = []
-    for number, case in list(enumerate(cases))[part::_SOAK_PARTS]:
-        said = _disagreement(spark, case, tmp_path / str(number))
-        print(f"{'agrees' if said is None else 'DIFFERS'} {case.label} {' '.join(case.cell)}")
-        failures += [said] if said else []
-    assert not failures, "\n\n".join(failures)
+    _CASES.check_part(spark, tmp_path, seed, _LIVE, part, _SOAK_PARTS)
 
 
 # -- the test driver ---------------------------------------------------------------------------
@@ -110,7 +84,7 @@ def test_60_random_processors_give_what_spark_gives(
 
 def test_the_test_driver_gives_what_spark_gave_on_every_recorded_processor_of_rows() -> None:
     tried = 0
-    for path in _recorded():
+    for path in _CASES.recorded():
         recording = CustomRecording.load(path)
         case = recording.case
         if case.api != ROWS or case.of.is_batch or case.of.is_chained or case.kind == "columns":
@@ -158,9 +132,9 @@ def _then(case: CustomCase, row: Any) -> list[Any]:
 
 
 def test_recordings_are_small_and_hold_every_kind_of_every_api() -> None:
-    recordings = [CustomRecording.load(path) for path in _recorded()]
+    recordings = [CustomRecording.load(path) for path in _CASES.recorded()]
     assert len(recordings) >= 60
-    assert sum(path.stat().st_size for path in _recorded()) < 1_000_000
+    assert sum(path.stat().st_size for path in _CASES.recorded()) < 1_000_000
     cases = [recording.case for recording in recordings]
     assert {case.cell for case in cases} == set(CELLS)
     for setting in ("mode", "delay", "late_s", "nulls", "restarts", "partitions", "then"):
@@ -177,22 +151,11 @@ def test_a_case_is_the_same_when_made_again() -> None:
 
 
 def test_a_difference_in_one_cell_is_noticed() -> None:
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    rnd = random.Random(seed)
-    for path in _recorded():
+    rnd = random.Random(new_seed())
+    for path in _CASES.recorded():
         outcome = CustomRecording.load(path).outcome
         assert difference(outcome, outcome) is None
-        changed = copy.deepcopy(outcome)
-        rows = [
-            row
-            for start in changed
-            for rows in (*start["outputs"], *start["state"])
-            for row in rows
-            if row
-        ]
-        row = rnd.choice(rows)
-        row[rnd.randrange(len(row))] = "another"
+        changed = with_another_cell(outcome, rnd)
         assert difference(outcome, changed) is not None
 
 

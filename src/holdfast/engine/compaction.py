@@ -11,7 +11,7 @@ from holdfast.engine.chain import Chain, StoreShape
 from holdfast.engine.commit import Swap
 from holdfast.engine.filenames import segment_path
 from holdfast.engine.manifest import PartitionEntry, SegmentRef
-from holdfast.engine.segment import SegmentWriter
+from holdfast.engine.segment_writer import SegmentWriter
 from holdfast.engine.storage import Storage
 from holdfast.engine.view import StateView
 

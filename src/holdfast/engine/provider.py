@@ -16,6 +16,7 @@ from holdfast.engine.chain import Chain, SegmentCache, StoreShape
 from holdfast.engine.commit import Prepared, Swap, fits
 from holdfast.engine.committer import Committer
 from holdfast.engine.compaction import merge, output_path, plan
+from holdfast.engine.counters import SUPPORTED, Counters
 from holdfast.engine.filenames import manifest_path, segment_path
 from holdfast.engine.hash_samples import check_samples, make_samples
 from holdfast.engine.hashing import HASH_NAME
@@ -28,7 +29,8 @@ from holdfast.engine.manifest import (
 )
 from holdfast.engine.retention import Cleaner
 from holdfast.engine.rows import Rows
-from holdfast.engine.segment import SegmentInfo, SegmentWriter
+from holdfast.engine.segment import SegmentInfo
+from holdfast.engine.segment_writer import SegmentWriter
 from holdfast.engine.statestore import EngineReadStateStore, EngineStateStore
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions import VersionLog
@@ -43,29 +45,6 @@ from holdfast.store import (
 from holdfast.types import Schema
 
 log = logging.getLogger(__name__)
-
-STATE_BYTES = StateStoreCustomMetric(
-    "stateOnCurrentVersionSizeBytes", "bytes of the current version's segments", "size"
-)
-CACHE_HITS = StateStoreCustomMetric(
-    "loadedMapCacheHitCount", "times a version was open already when asked for"
-)
-CACHE_MISSES = StateStoreCustomMetric(
-    "loadedMapCacheMissCount", "times a version had to be opened from its files"
-)
-SEGMENTS = StateStoreCustomMetric("numSegments", "segments a read of the current version touches")
-BYTES_WRITTEN = StateStoreCustomMetric("bytesWritten", "bytes of segments written so far", "size")
-SNAPSHOTS = StateStoreCustomMetric("numSnapshots", "snapshots written so far")
-MERGES = StateStoreCustomMetric("numMerges", "merges of deltas written so far")
-
-
-@dataclass
-class _Counters:
-    hits: int = 0
-    misses: int = 0
-    bytes_written: int = 0
-    snapshots: int = 0
-    merges: int = 0
 
 
 @dataclass
@@ -121,7 +100,7 @@ class EngineProvider(StateStoreProvider):
         self._given_versions = versions
         self._given_storage = storage if versions is None else versions.storage
         self._runtime = runtime or Runtime.system()
-        self._counters = _Counters()
+        self._counters = Counters()
         self._open: OrderedDict[int, Opened] = OrderedDict()
         self._swaps: list[Swap] = []
         self._merging: set[str] = set()
@@ -366,11 +345,7 @@ class EngineProvider(StateStoreProvider):
             self._swaps.append(swap)
         finally:
             self._merging.discard(path)
-        self._counters.bytes_written += swap.output.info.size
-        if swap.output.kind == "snapshot":
-            self._counters.snapshots += 1
-        else:
-            self._counters.merges += 1
+        self._counters.add_merge(swap.output)
         self._cache.trust(swap.output.name)
         return True
 
@@ -419,28 +394,13 @@ class EngineProvider(StateStoreProvider):
 
     @property
     def supported_custom_metrics(self) -> tuple[StateStoreCustomMetric, ...]:
-        return (
-            STATE_BYTES, CACHE_HITS, CACHE_MISSES, SEGMENTS, BYTES_WRITTEN, SNAPSHOTS, MERGES
-        )  # fmt: skip
+        return SUPPORTED
 
     def metrics_of(
         self, segments: Sequence[SegmentRef], num_keys: int, private_bytes: int
     ) -> StateStoreMetrics:
         """Figures of a version made of these segments."""
-        counters = self._counters
-        return StateStoreMetrics(
-            num_keys,
-            private_bytes,
-            {
-                STATE_BYTES: sum(ref.info.size for ref in segments),
-                CACHE_HITS: counters.hits,
-                CACHE_MISSES: counters.misses,
-                SEGMENTS: len(segments),
-                BYTES_WRITTEN: counters.bytes_written,
-                SNAPSHOTS: counters.snapshots,
-                MERGES: counters.merges,
-            },
-        )
+        return self._counters.metrics_of(segments, num_keys, private_bytes)
 
     def close(self) -> None:
         with self._lock:

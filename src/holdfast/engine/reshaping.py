@@ -20,7 +20,7 @@ from holdfast.engine.manifest import (
 )
 from holdfast.engine.provider import new_store_entry
 from holdfast.engine.rows import Rows
-from holdfast.engine.segment import SegmentWriter
+from holdfast.engine.segment_writer import SegmentWriter
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.writer import PartitionReader
 from holdfast.types import AtomicType, DataType, DecimalType, Schema

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -11,12 +12,14 @@ from typing import Any
 
 import pytest
 from native import SCHEMA, write_batches
+from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import holdfast
 from holdfast import stateful
+from holdfast.errors import InvalidArgument
 from holdfast.spark.locations import state_root
 
 pytestmark = pytest.mark.spark
@@ -154,6 +157,58 @@ def test_another_number_of_partitions_is_named_and_changes_nothing(
     assert "has 2 partitions; spark.sql.shuffle.partitions=7 does not change that" in caplog.text
     with holdfast.open(tmp_path / "cp" / "holdfast") as db:
         assert (db.version, db.partitions) == (2, 2)
+
+
+def test_a_running_query_adds_up_by_the_settings_it_was_started_with(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    query = (
+        stateful(spark.readStream.schema("id string, v long").json(str(tmp_path / "in")))
+        .groupBy("id")
+        .agg(F.sum("v"))
+        .writeStream.outputMode("update")
+        .format("noop")
+        .option("checkpointLocation", str(tmp_path / "cp"))
+    )
+    running = query.start()
+    row = json.dumps({"id": "a", "v": 2**62})
+    (tmp_path / "in" / "0.json").write_text(row)
+    running.processAllAvailable()
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        (tmp_path / "in" / "1.json").write_text(row)
+        with pytest.raises(StreamingQueryException, match="ARITHMETIC_OVERFLOW"):
+            running.processAllAvailable()
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+        running.stop()
+    told = running.exception()
+    assert told is not None
+    assert isinstance(told.__cause__, PythonException)
+    assert "ArithmeticOverflow" in str(told.__cause__)
+    assert holdfast.read(tmp_path / "cp").version == 1
+
+
+@pytest.mark.parametrize("by_window", [True, False])
+def test_a_watermark_that_is_gone_is_refused_where_groups_were_evicted_by_it(
+    spark: SparkSession, tmp_path: Path, by_window: bool
+) -> None:
+    keys = ["id", *([F.window("ts", "5 minutes")] if by_window else [])]
+    write_batches(tmp_path / "in", seed=1, batches=2)
+    _run(
+        spark, tmp_path, lambda frame: frame.withWatermark("ts", "1 minute").groupBy(*keys).count()
+    )
+    write_batches(tmp_path / "in", seed=1, batches=3)
+
+    def without() -> Any:
+        return _run(spark, tmp_path, lambda frame: frame.groupBy(*keys).count())
+
+    if by_window:
+        with pytest.raises(InvalidArgument, match="the watermark of its groups was one, is none"):
+            without()
+    else:
+        assert without().version == 3
 
 
 def test_queries_of_one_session_share_no_settings(spark: SparkSession, tmp_path: Path) -> None:

@@ -37,10 +37,10 @@ def _collector(outputs: list[Rows]) -> Callable[[DataFrame, int], None]:
     return keep
 
 
-def _outputs(frame: Any, checkpoint: Path) -> list[Rows]:
+def _outputs(frame: Any, checkpoint: Path, mode: str = "append") -> list[Rows]:
     outputs: list[Rows] = []
     query = (
-        frame.writeStream.outputMode("append")
+        frame.writeStream.outputMode(mode)
         .foreachBatch(_collector(outputs))
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
@@ -58,7 +58,7 @@ def policy(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]
     spark.conf.unset(name)
 
 
-@pytest.mark.parametrize("policy", ["min", "max"], indirect=True)
+@pytest.mark.parametrize("policy", ["min", "max", "MIN"], indirect=True)
 def test_several_inputs_make_one_watermark_as_in_spark(
     spark: SparkSession, tmp_path: Path, policy: str
 ) -> None:
@@ -85,8 +85,34 @@ def test_a_watermark_already_on_the_dataframe_is_honoured(
     assert native
 
 
-@pytest.mark.parametrize("window", ["window", "session_window"])
+def test_windows_that_complete_mode_kept_come_out_in_append_mode(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def of_runs(wrap: Callable[[DataFrame], Any], checkpoint: Path) -> list[Rows]:
+        shutil.rmtree(tmp_path / "in", ignore_errors=True)
+        write_batches(tmp_path / "in", seed=4, batches=3)
+        marked = wrap(_source(spark, tmp_path / "in")).withWatermark("ts", "1 minute")
+        _outputs(_windows(marked), checkpoint, "complete")
+        write_batches(tmp_path / "in", seed=4, batches=5)
+        return _outputs(_windows(marked), checkpoint, "append")
+
+    native = of_runs(lambda frame: frame, tmp_path / "a")
+    found = of_runs(stateful, tmp_path / "b")
+    assert _all(found) == _all(native)
+    assert native
+
+
+def _all(outputs: list[Rows]) -> Rows:
+    return sorted((row for rows in outputs for row in rows), key=repr)
+
+
+@pytest.mark.parametrize("window", ["window", "session_window", "sliding"])
 def test_late_rows_are_counted_as_rows(spark: SparkSession, tmp_path: Path, window: str) -> None:
+    windows: dict[str, Callable[[], Any]] = {
+        "window": lambda: F.window("ts", "5 minutes"),
+        "session_window": lambda: F.session_window("ts", "5 minutes"),
+        "sliding": lambda: F.window("ts", "10 minutes", "1 minute"),
+    }
     rows = {
         "000": [("a", "2024-01-01 10:30:00")],
         "001": [("a", "2024-01-01 10:31:00")],
@@ -103,7 +129,7 @@ def test_late_rows_are_counted_as_rows(spark: SparkSession, tmp_path: Path, wind
     query = (
         stateful(reader.parquet(str(tmp_path / "in")))
         .withWatermark("ts", "1 minute")
-        .groupBy("id", getattr(F, window)("ts", "5 minutes"))
+        .groupBy("id", windows[window]())
         .count()
         .writeStream.format("noop")
         .outputMode("append")

@@ -94,12 +94,11 @@ def test_windows_of_panes_are_the_windows_of_the_rows(sliding: Sliding, tmp_path
         ]
         dropped = 0
         for key, time, amount in rows:
-            for start in _windows(sliding, time):
-                if start + sliding.length_us <= late:
-                    dropped += 1
-                else:
-                    expected[key, start] += amount
-                    seen.add((key, start))
+            taken = [s for s in _windows(sliding, time) if s + sliding.length_us > late]
+            dropped += not taken
+            for start in taken:
+                expected[key, start] += amount
+                seen.add((key, start))
         store = provider.get_store(version)
         worked = task._work_in(store, _table(rows, sliding))
         assert worked.late_rows == dropped

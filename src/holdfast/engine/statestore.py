@@ -137,6 +137,11 @@ class EngineReadStateStore(ReadStateStore):
         for piece in self._readable().evicted_pieces(above, upto):
             yield rows_table(self._partition.shape, piece)
 
+    @property
+    def evict_bound(self) -> int | None:
+        """The index at or below which keys are gone; None where none ever went by it."""
+        return self._readable().bounds.evict
+
     def earliest_index(self, after: int) -> int | None:
         """The lowest index above a number; that of a removed key may be among them."""
         return self._readable().earliest(after, expiry=False)

@@ -41,6 +41,11 @@ class PartitionReader:
         self._bounds = chain.bounds
         self._row_view: StateView | None = None
 
+    @property
+    def bounds(self) -> Bounds:
+        """What every read applies."""
+        return self._bounds
+
     def get(self, key: Any) -> tuple[Any, ...] | None:
         """The value of a key, or None."""
         return self._get(self.shape.keys.encode(key))

@@ -68,22 +68,31 @@ class Delivery:
         if emitted and fresh.is_at_hand and not self.needs_partitions:
             rows = self._last.at_hand(self._session, fresh)
         else:
-            rows = self._last.by_tasks(self._session, self._stored(manifest))
+            rows = self._last.by_tasks(self._session, self._stored(manifest, before))
         self._sink.deliver(self._last.frames.output.fill(rows), manifest.version)
         self.skipped(manifest.version)
 
-    def _stored(self, manifest: Manifest) -> OutboxReader | Output:
+    def _stored(self, manifest: Manifest, before: Before) -> OutboxReader | Output:
         last = self._last
         if last.emits:
             return last.reader([Emitted.from_json(part) for part in manifest.outbox])
         marks = Watermarks.of(manifest.watermark)
+        evicts = self._spec.mode == "append" and last.operator.key_index is not None
         return Output(
             store=last.store,
             version=manifest.version,
             mode=self._spec.mode,
-            above=marks.late_us,
-            upto=marks.evict_us if last.operator.key_index is not None else None,
+            above=self._evicted_before(before(), marks.late_us) if evicts else None,
+            upto=marks.evict_us if evicts else None,
         )
+
+    def _evicted_before(self, earlier: Manifest | None, late_us: int) -> int | None:
+        """Up to where the version before had evicted; by the watermark where it is not there."""
+        if earlier is None:
+            return late_us
+        store = self._last.store
+        bounds = [part.evict for part in earlier.operators[store.operator][store.name].partitions]
+        return None if None in bounds else min(bound for bound in bounds if bound is not None)
 
     def is_leftover(self, manifest: Manifest, before: Before) -> bool:
         """Whether a version is one that Spark does not bring again and the sink may lack.

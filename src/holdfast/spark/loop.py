@@ -87,6 +87,9 @@ class VersionLoop:
         self._base: Manifest | None = None
         """The version that the newest one of this run was made from."""
         self._place: str | None = None
+        # As Spark does: what the session is told later is not for a query that runs.
+        self._ansi = str(self._session.conf.get("spark.sql.ansi.enabled")).lower() == "true"
+        self._time_zone = str(self._session.conf.get("spark.sql.session.timeZone"))
         self._locality = Locality(self._session)
         self._maintenance: Maintenance
         self._cleaner: Cleaner
@@ -207,7 +210,7 @@ class VersionLoop:
         marks = self.marks.following(self._runtime.clock_ms())
         results: dict[int, list[TaskResult]] = {}
         for number, run in enumerate(self._stages):
-            settings = self._settings(run, marks, None, ansi=True, is_last=False)
+            settings = self._settings(run, marks, None, is_last=False)
             start = run.operator.initial(settings, run.store.partitions)
             if start is not None:
                 rows = jvm.moved(start.rows, own)
@@ -284,13 +287,12 @@ class VersionLoop:
         started = time.monotonic()
         is_by_clock = batch is None and not (self._follows_watermark and self.marks.is_tick_due)
         marks = self.marks.following(moment_of(facts) or self._runtime.clock_ms())
-        ansi = str(self._session.conf.get("spark.sql.ansi.enabled")).lower() == "true"
         frame = batch
         results: dict[int, list[TaskResult]] = {}
         late_rows = 0
         for number, run in enumerate(self._stages):
             is_last = number == len(self._stages) - 1
-            settings = self._settings(run, marks, facts, ansi=ansi, is_last=is_last)
+            settings = self._settings(run, marks, facts, is_last=is_last)
             found, late = self._run_stage(run, run.operator.task(settings), frame, marks)
             results[number], late_rows = found, late_rows + late
             emitted = [result.emitted for result in found]
@@ -323,7 +325,6 @@ class VersionLoop:
         marks: Watermarks,
         facts: Mapping[str, Any] | None,
         *,
-        ansi: bool,
         is_last: bool,
     ) -> TaskSettings:
         hands_on = run.emits or not is_last
@@ -333,10 +334,10 @@ class VersionLoop:
             self._conf,
         )  # fmt: skip
         return TaskSettings(
-            run.stores, self.manifest.version, self.spec.mode, ansi, marks,
+            run.stores, self.manifest.version, self.spec.mode, self._ansi, marks,
             outbox if hands_on else None,
             QueryInfo(self.query_id, self.run_id, batch["id"]),
-            str(self._session.conf.get("spark.sql.session.timeZone")),
+            self._time_zone,
         )  # fmt: skip
 
     def _run_stage(

@@ -41,7 +41,7 @@ def partitions_of(session: SparkSession, found: Manifest | None, root: str) -> i
         return at_first
     kept = max(len(some_store(found, number).partitions) for number in found.operators)
     if kept not in (1, at_first):
-        log.info(
+        log.warning(
             "The state in %s has %d partitions; spark.sql.shuffle.partitions=%s does not "
             "change that", root, kept, wanted,
         )  # fmt: skip
@@ -64,7 +64,7 @@ def first_manifest(
         operators[number] = {
             name: new_store_entry(shape, places) for name, shape in frames.stores.items()
         }
-    policy = session.conf.get("spark.sql.streaming.multipleWatermarkPolicy", "min")
+    policy = str(session.conf.get("spark.sql.streaming.multipleWatermarkPolicy", "min")).lower()
     return Manifest(
         version=0,
         parent=None,
@@ -75,7 +75,7 @@ def first_manifest(
         hash_name=HASH_NAME,
         operators=operators,
         scope=new_scope(runtime.new_id(), definitions(stages)),
-        watermark=Watermarks(policy=str(policy)).json(),
+        watermark=Watermarks(policy=policy).json(),
         delivered_through=0,
     )
 
@@ -108,8 +108,21 @@ def check_stored(
             if frames.stage.operator.takes_over(stored_values, values, may_add=may_add):
                 entry = replace(entry, value_schema=values)
             what = "" if name == DEFAULT_STORE_NAME else f" {name!r}"
+            check_same_watermark(entry.key_index, shape.key_index, which, root)
             check_same_store(entry, shape, f"the query's state{what}{which} in {root}")
             check_samples(shape, manifest.hash_name, entry.hash_samples)
+
+
+def check_same_watermark(stored: int | None, now: int | None, which: str, root: str) -> None:
+    """Refuse to go on where groups had a watermark to be evicted by and have none, or get one."""
+    if (stored is None) != (now is None):
+        before, after = ("none", "one") if stored is None else ("one", "none")
+        raise InvalidArgument(
+            f"The state{which} in {root} was made by another query: the watermark of its groups "
+            f"was {before}, is {after}. Undo the change of withWatermark, or start with a new "
+            "checkpoint.",
+            condition="STATE_STORE_SCHEMA_MISMATCH",
+        )
 
 
 def dropped_stores(manifest: Manifest, stages: Sequence[StageRun]) -> set[tuple[int, str]]:

@@ -60,6 +60,8 @@ class StatefulQuery:
             port = SETTINGS_BY_NAME["metrics_port"].parse(spec.metrics_port)
             self._conf = replace(self._conf, metrics_port=port)
         self._loop = VersionLoop(spec, sink, self._conf)
+        wanted = self._session.conf.get("spark.sql.streaming.noDataMicroBatches.enabled", "true")
+        self._ticks_wanted = str(wanted).lower() == "true" and self._loop.has_ticks
         self._lock = threading.RLock()
         """One at a time: a batch, a tick, a merge."""
         self._batch_waits = threading.Event()
@@ -70,6 +72,8 @@ class StatefulQuery:
         self._maintenance: Periodic | None = None
         self._watch = Watch(self._conf)
         self._failure: BaseException | None = None
+        self._batch_failure: Exception | None = None
+        """What a batch raised; Spark wraps it up as a failure of a function of the user's."""
         self._end_told: BaseException | None = None
         """What ended Spark's query, once it was asked for."""
         self._ending = threading.Lock()
@@ -125,9 +129,11 @@ class StatefulQuery:
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         try:
             self._take(batch, batch_id)
-        except Py4JJavaError as error:
-            if self._stopping and _CANCELLED.search(str(error)):
+        except Exception as error:
+            interrupted = self._stopping and isinstance(error, Py4JJavaError)
+            if interrupted and _CANCELLED.search(str(error)):
                 raise RuntimeError(_INTERRUPTED) from None
+            self._batch_failure = error
             raise
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
@@ -162,11 +168,6 @@ class StatefulQuery:
     @property
     def _ends_by_itself(self) -> bool:
         return bool({"availableNow", "once"} & set(self._spec.trigger))
-
-    @property
-    def _ticks_wanted(self) -> bool:
-        wanted = self._session.conf.get("spark.sql.streaming.noDataMicroBatches.enabled", "true")
-        return str(wanted).lower() == "true" and self._loop.has_ticks
 
     def _tick_if_idle(self) -> None:
         inner = self._inner
@@ -333,6 +334,8 @@ class StatefulQuery:
                 )
             if conflict is not None:
                 conflict.__cause__ = error
+            elif self._batch_failure is not None:
+                error.__cause__ = self._batch_failure
             self._end_told = conflict or error
         return self._end_told
 

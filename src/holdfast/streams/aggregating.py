@@ -110,7 +110,8 @@ class AggregationTask:
                 keys = changed.select(self.store.key_schema.names)
                 yield store.get_many(keys).drop_columns([FOUND])
         elif self.evict is not None:
-            yield from store.evicted_tables(self.late, self.evict)
+            # Not from `late` on: in complete mode, in which the query may have run, nothing goes.
+            yield from store.evicted_tables(store.evict_bound, self.evict)
 
 
 def row_count(table: pa.Table) -> int:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.engine.hashing import key_hashes
 from holdfast.engine.segment import HASH, index_numbers
-from holdfast.streams.aggregating import ROWS, AggregationTask, Worked
+from holdfast.streams.aggregating import ROWS, AggregationTask, Worked, row_count
 from holdfast.streams.contract import TaskStore
 from holdfast.streams.grouping import Numbers, Runs, codes_of, merged_runs
 from holdfast.streams.merging import Merge
@@ -48,9 +48,13 @@ class Sliding:
         may_be = not _NOT_BY_PANE.intersection(merge.kind for merge in merges)
         return self.slide_us < self.length_us and few and may_be
 
+    def newest(self, panes: Numbers) -> Numbers:
+        """The starts of the last windows that panes are in."""
+        return panes - (panes - self.start_us) % self.slide_us
+
     def windows(self, panes: Numbers) -> tuple[Numbers, Numbers]:
         """The windows that panes, given by their starts, are in: numbers of panes, starts."""
-        newest = panes - (panes - self.start_us) % self.slide_us
+        newest = self.newest(panes)
         many = -(-self.length_us // self.slide_us)
         starts = newest[:, None] - np.arange(many) * self.slide_us
         pane, nth = np.nonzero(starts + self.length_us > panes[:, None])
@@ -72,7 +76,18 @@ class SlidingTask(AggregationTask):
         return self.sliding
 
     def _work_in(self, store: TaskStore, table: pa.Table) -> Worked:
-        return super()._work_in(store, self._by_window(table) if table.num_rows else table)
+        worked = super()._work_in(store, self._by_window(table) if table.num_rows else table)
+        late = self._late_rows(table)
+        return replace(worked, rows=row_count(table) - late, late_rows=late)
+
+    def _late_rows(self, table: pa.Table) -> int:
+        """How many rows come too late for every window they are in."""
+        if self.late is None or not table.num_rows:
+            return 0
+        panes = index_numbers(table.column(self.store.key_schema.names[-2]).combine_chunks())
+        assert panes is not None
+        is_late = self._windows.newest(panes) + self._windows.length_us <= self.late
+        return int(table.column(ROWS).to_numpy()[is_late].sum())
 
     def _by_window(self, table: pa.Table) -> pa.Table:
         names = self.store.key_schema.names

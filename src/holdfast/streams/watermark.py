@@ -38,8 +38,13 @@ class Watermarks:
         )
 
     def observed(self, largest_ms: Sequence[int | None], delays_ms: Sequence[int]) -> Watermarks:
-        """After a batch in which each input saw event times up to `largest_ms` (None: no row)."""
-        known = self.inputs or (0,) * len(delays_ms)
+        """After a batch in which each input saw event times up to `largest_ms` (None: no row).
+
+        Where the query has another number of inputs than before, they begin anew, as in Spark; the
+        query's own watermark stays where it is.
+        """
+        same = len(self.inputs) == len(delays_ms)
+        known = self.inputs if same else (0,) * len(delays_ms)
         inputs = tuple(
             before if largest is None else max(before, largest - delay)
             for before, largest, delay in zip(known, largest_ms, delays_ms, strict=True)

@@ -131,6 +131,28 @@ def test_a_view_that_another_state_claims_first_is_refused(
     assert quicker.standing() == Standing()
 
 
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_second_opener_leaves_the_note_of_a_view_at_work(
+    database: ViewDatabase, monkeypatch: pytest.MonkeyPatch, is_dropped: bool
+) -> None:
+    table = database.table("twice")
+    quicker, slower = _two_views(database, table)
+    five = Standing(5, commit_id="five", filled=1)
+    if is_dropped:
+        quicker.note(quicker.prepare("owner", "root"), five)
+        database.drop(table)
+    claim, six = type(slower)._claim, Standing(6, commit_id="six", filled=6)
+
+    def overtaken(self: Any, *given: Any) -> bool:
+        monkeypatch.undo()
+        assert quicker.note(quicker.prepare("owner", "root"), six) == six
+        return claim(self, *given)
+
+    monkeypatch.setattr(type(slower), "_claim", overtaken)
+    assert slower.prepare("owner", "root") == six
+    assert quicker.standing() == six
+
+
 def test_a_view_that_became_another_states_is_left_alone(database: ViewDatabase) -> None:
     table = database.table("lost")
     view, other = _two_views(database, table)

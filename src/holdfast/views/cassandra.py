@@ -107,14 +107,11 @@ class CassandraView(TableView):
                 "note the view",
                 f"UPDATE {self._table(NOTES)} SET owner = ?, root = ?, columns = ?, "
                 "has_encoded = ?, through = ?, commit_id = null, filled = null "
-                "WHERE name = ? IF owner = ?",
-                *fields, self.name, before.owner,
+                "WHERE name = ? IF owner = ? AND has_encoded = ? AND through = ? AND commit_id = ?",
+                *fields, self.name, before.owner, before.standing.has_encoded,
+                noted_through(before.standing), before.standing.commit_id,
             )  # fmt: skip
-        if done[0].applied:
-            return True
-        # After a reply that was lost it is noted already.
-        found = self._note()
-        return found is not None and found.owner == note.owner
+        return bool(done[0].applied)
 
     def _create(self, table: str, *, by_columns: bool) -> None:
         keys = [field.name for field in self.spec.schema.keys] if by_columns else [KEY]

@@ -94,19 +94,21 @@ class DynamoDbView(TableView):
             "columns": {"S": note.columns}, "has_encoded": {"BOOL": False},
             **_number("through", noted_through(note.standing)),
         }  # fmt: skip
-        # After a reply that was lost the note is our own already.
-        owners = {":own": {"S": note.owner}}
-        condition = "attribute_not_exists(#o) OR #o = :own"
+        condition: dict[str, Any] = {"ConditionExpression": "attribute_not_exists(#o)"}
         if before is not None:
-            owners[":before"] = {"S": before.owner}
-            condition += " OR #o = :before"
+            # Its owner may have moved it on since: then it is not to be begun anew.
+            expression, values = _still(before.standing)
+            values |= {":o": {"S": before.owner}, ":e": {"BOOL": before.standing.has_encoded}}
+            condition = {
+                "ConditionExpression": f"#o = :o AND has_encoded = :e AND {expression}",
+                "ExpressionAttributeValues": values,
+            }
         return self._unless_refused(
             "note the view",
             lambda: self._client.boto.put_item(
-                TableName=NOTES, Item=item, ConditionExpression=condition,
-                ExpressionAttributeNames={"#o": "owner"}, ExpressionAttributeValues=owners,
+                TableName=NOTES, Item=item, ExpressionAttributeNames={"#o": "owner"}, **condition
             ),
-        )  # fmt: skip
+        )
 
     def _create(self, table: str, *, by_columns: bool) -> None:
         self._create_table(table, self._shape(by_columns=by_columns))
@@ -218,16 +220,9 @@ class DynamoDbView(TableView):
         self._update_note("SET has_encoded = :new", "", {":new": {"BOOL": True}})
 
     def note(self, before: Standing, after: Standing) -> Standing:
-        values = {
-            **_number(":through", noted_through(after)),
-            **_number(":then", noted_through(before)),
-        }
-        condition, sets, removes = " AND through = :then", ["through = :through"], []
-        if before.commit_id is None:
-            condition += " AND attribute_not_exists(commit_id)"
-        else:
-            condition += " AND commit_id = :before"
-            values[":before"] = {"S": before.commit_id}
+        condition, values = _still(before)
+        values |= _number(":through", noted_through(after))
+        sets, removes = ["through = :through"], []
         if after.commit_id is None:
             removes.append("commit_id")
         else:
@@ -239,14 +234,14 @@ class DynamoDbView(TableView):
         change = f"SET {', '.join(sets)}" + (f" REMOVE {', '.join(removes)}" if removes else "")
         return after if self._update_note(change, condition, values) else self.standing()
 
-    def _update_note(self, change: str, condition: str, values: dict[str, Attribute]) -> bool:
+    def _update_note(self, change: str, condition: str, values: Item) -> bool:
         return self._unless_refused(
             "note the version",
             lambda: self._client.boto.update_item(
                 TableName=NOTES,
                 Key={"name": {"S": self.name}},
                 UpdateExpression=change,
-                ConditionExpression="#o = :own" + condition,
+                ConditionExpression=f"#o = :own{condition and ' AND '}{condition}",
                 ExpressionAttributeNames={"#o": "owner"},
                 ExpressionAttributeValues={":own": {"S": self._owner}, **values},
             ),
@@ -380,3 +375,11 @@ class DynamoDbView(TableView):
 
 def _number(name: str, number: int) -> Item:
     return {name: {"N": str(number)}}
+
+
+def _still(before: Standing) -> tuple[str, Item]:
+    """The condition that a view is noted as far as it was, and its values."""
+    condition, values = "through = :then", _number(":then", noted_through(before))
+    if before.commit_id is None:
+        return f"{condition} AND attribute_not_exists(commit_id)", values
+    return f"{condition} AND commit_id = :before", {**values, ":before": {"S": before.commit_id}}

@@ -55,6 +55,7 @@ class DictView(View):
             raise Unavailable("The dictionary is away.")
 
     def prepare(self, owner: str, root: str) -> Standing:
+        self._waits("prepare")
         self._did("prepare")
         return self._kept.standing
 
@@ -340,6 +341,18 @@ def test_a_view_of_a_later_version_is_refused(kept: Kept, tmp_path: Path) -> Non
     kept.standing = Standing(7)
     with pytest.raises(InvalidArgument, match=r"shows version 7 of .*, whose newest is 0"):
         _open(tmp_path)
+
+
+def test_a_view_is_opened_while_another_process_commits(kept: Kept, tmp_path: Path) -> None:
+    with _open(tmp_path) as one:
+        _put(one, {"a": 1})
+        kept.meanwhile["prepare"] = lambda: _put(one, {"a": 2})
+        with _open(tmp_path) as other:
+            assert kept.standing.through == 2
+            _put(other, {"b": 3})
+    assert kept.standing.through == 3
+    assert kept.calls.count("older") == 1  # when it was made
+    assert _shown(kept.rows) == {"a": 2, "b": 3}
 
 
 def test_names_that_views_use_are_refused() -> None:

@@ -86,11 +86,17 @@ class Follower:
     """Brings a view of one store from version to version. Calls come one at a time.
 
     Made with the root's newest version it makes the view, or sees how far that is. Other processes
-    may bring the same view to versions, too.
+    may bring the same view to versions, too: `newest` gives the root's newest one by now.
     """
 
     def __init__(
-        self, view: View, manifest: Manifest, operator: int, store: str, root: str
+        self,
+        view: View,
+        manifest: Manifest,
+        operator: int,
+        store: str,
+        root: str,
+        newest: Callable[[], Manifest | None],
     ) -> None:
         self._view, self._root = view, root
         self._operator, self._store = operator, store
@@ -101,7 +107,10 @@ class Follower:
         """The first version of which this process wrote rows, and was not seen to be noted."""
         through = self._standing.through
         if through is not None and through > manifest.version:
-            raise self._went_back(f"whose newest is {manifest.version}: it went back.")
+            # Another process may have committed it after the manifest was read.
+            manifest = newest() or manifest
+            if through > manifest.version:
+                raise self._went_back(f"whose newest is {manifest.version}: it went back.")
         self._check_course(manifest)
 
     def follow(

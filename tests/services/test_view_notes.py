@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from view_databases import TOTALS, ViewDatabase, open_with_view, put_totals
 import holdfast
 from holdfast.errors import InvalidArgument
 from holdfast.views import ViewSchema, ViewSpec, open_view
-from holdfast.views.view import Standing
+from holdfast.views.view import Begun, Standing
 from servers import Cassandra
 
 pytestmark = pytest.mark.services
@@ -30,6 +31,53 @@ def test_a_version_is_noted_in_the_place_of_the_one_before_alone(database: ViewD
     assert view.note(two, Standing(filled=1)) == view.standing() == Standing(filled=1)
     view.add_encoded()
     assert view.standing() == Standing(None, True, None, 1)
+
+
+def test_a_version_is_begun_in_the_place_of_what_was_begun_alone(database: ViewDatabase) -> None:
+    table = database.table("begun")
+    view, other = _two_views(database, table)
+    first = view.prepare("owner", "root")
+    one = replace(first, begun=Begun(1, "one"))
+    assert view.note(first, one) == view.standing() == other.prepare("owner", "root") == one
+    for before in (first, replace(first, begun=Begun(1, "other"))):
+        assert view.note(before, replace(first, begun=Begun(2, "two"))) == one
+    later = replace(one, begun=Begun(2, "two"))
+    assert other.note(one, later) == later
+    shown = Standing(1, commit_id="one", filled=1, begun=Begun(1, "one"))
+    assert view.note(one, shown) == shown
+    assert view.standing() == replace(shown, begun=Begun(2, "two"))
+    database.drop(table)
+    assert view.prepare("owner", "root") == view.standing() == Standing()
+
+
+def test_a_version_given_up_before_it_was_noted_is_refused_when_it_is_another(
+    database: ViewDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = database.table("unnoted")
+    with open_with_view(database, tmp_path, table) as db:
+        put_totals(db, {"a": 1, "b": 1})
+        kind = type(_two_views(database, table)[0])
+        note = kind.note
+
+        def crash(self: Any, before: Standing, after: Standing) -> Standing:
+            if after.through != before.through:
+                raise KeyboardInterrupt
+            return note(self, before, after)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(kind, "note", crash)
+            with pytest.raises(KeyboardInterrupt):
+                put_totals(db, {"a": 2})
+    assert database.totals(table) == {"a": (2, 2), "b": (1, 1)}
+    (tmp_path / "versions" / "2").unlink()
+    with holdfast.open(tmp_path) as db:
+        put_totals(db, {"b": 5})
+    with pytest.raises(InvalidArgument, match=r"has rows of version 2 of .* another one now"):
+        open_with_view(database, tmp_path, table)
+    with holdfast.open(tmp_path) as db:
+        put_totals(db, {"c": 3})
+    with open_with_view(database, tmp_path, table):
+        assert database.totals(table) == {"a": (1, 3), "b": (5, 3), "c": (3, 3)}
 
 
 def test_a_note_of_an_earlier_release_has_the_view_filled_once(

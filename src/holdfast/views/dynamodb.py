@@ -39,7 +39,7 @@ from holdfast.views.attributes import (
 from holdfast.views.cells import plain_cells
 from holdfast.views.keys import fits_in_columns, key_texts
 from holdfast.views.mapping import is_leaf
-from holdfast.views.owning import NOTES, Note, noted_standing, noted_through
+from holdfast.views.owning import NOTES, Note, noted_begun, noted_standing, noted_through
 from holdfast.views.tables import TableView
 from holdfast.views.view import (
     DELETED,
@@ -213,6 +213,7 @@ class DynamoDbView(TableView):
             int(item["through"]["N"]), item["has_encoded"]["BOOL"],
             item["commit_id"]["S"] if "commit_id" in item else None,
             int(item["filled"]["N"]) if "filled" in item else None,
+            item["begun"]["S"] if "begun" in item else None,
         )  # fmt: skip
         return Note(item["owner"]["S"], item["root"]["S"], item["columns"]["S"], standing)
 
@@ -231,6 +232,10 @@ class DynamoDbView(TableView):
         if after.filled is not None:
             sets.append("filled = :filled")
             values |= _number(":filled", after.filled)
+        if after.begun != before.begun:
+            condition += f" AND {_equal('begun', noted_begun(before), values)}"
+            sets.append("begun = :begin")
+            values[":begin"] = {"S": noted_begun(after)}
         change = f"SET {', '.join(sets)}" + (f" REMOVE {', '.join(removes)}" if removes else "")
         return after if self._update_note(change, condition, values) else self.standing()
 
@@ -379,7 +384,13 @@ def _number(name: str, number: int) -> Item:
 
 def _still(before: Standing) -> tuple[str, Item]:
     """The condition that a view is noted as far as it was, and its values."""
-    condition, values = "through = :then", _number(":then", noted_through(before))
-    if before.commit_id is None:
-        return f"{condition} AND attribute_not_exists(commit_id)", values
-    return f"{condition} AND commit_id = :before", {**values, ":before": {"S": before.commit_id}}
+    values = _number(":then", noted_through(before))
+    return f"through = :then AND {_equal('commit_id', before.commit_id, values)}", values
+
+
+def _equal(name: str, text: str | None, values: Item) -> str:
+    """The condition that an attribute is a text, or absent; the text is put with the values."""
+    if text is None:
+        return f"attribute_not_exists({name})"
+    values[f":old_{name}"] = {"S": text}
+    return f"{name} = :old_{name}"

@@ -10,7 +10,7 @@ import pytest
 from view_databases import TOTALS, ViewDatabase, open_with_view, put_totals
 
 import holdfast
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.views import ViewSchema, ViewSpec, open_view
 from holdfast.views.view import Begun, Standing
 from servers import Cassandra
@@ -131,6 +131,30 @@ def test_a_table_of_encoded_keys_that_was_dropped_is_filled_even_after_a_crash(
     assert database.rows(f"{table}_encoded") == []
     with open_with_view(database, tmp_path, table):
         assert len(database.rows(f"{table}_encoded")) == 1
+
+
+@pytest.mark.parametrize("by_another", [False, True])
+def test_a_table_of_encoded_keys_that_could_not_be_made_is_made_by_the_next_commit(
+    database: ViewDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_another: bool
+) -> None:
+    table = database.table("failed")
+
+    def fail(*_: object, **__: object) -> None:
+        raise Unavailable("There is no room for a table.")
+
+    with (
+        open_with_view(database, tmp_path, table) as db,
+        open_with_view(database, tmp_path, table) as other,
+    ):
+        put_totals(db, {"a": 1})
+        kind = type(_two_views(database, table)[0])
+        with monkeypatch.context() as patched:
+            patched.setattr(kind, "_create", fail)
+            with pytest.raises(Unavailable, match="no room for a table"):
+                put_totals(db, {None: 2})
+        put_totals(other if by_another else db, {"": 3})
+    assert len(database.rows(f"{table}_encoded")) == 2
+    assert set(database.totals(table)) == {"a"}
 
 
 def test_a_table_of_somebody_elses_is_refused_and_left_alone(

@@ -21,6 +21,8 @@ class TableView(View):
     name: str
     """What the table is called."""
     _owner: str = ""
+    _has_seen_encoded = False
+    """Whether the table of encoded keys was seen to be there."""
 
     # -- what a database does its own way --------------------------------------------------------
 
@@ -114,6 +116,7 @@ class TableView(View):
         if found is not None:
             check_columns(found, self._shape(by_columns=False), table)
             self._complete(table)
+            self._has_seen_encoded = True
             return standing
         # Somebody dropped it, or a crash came before it was made: the view has to be filled. That
         # is noted first, for a crash may come now, too.
@@ -124,6 +127,7 @@ class TableView(View):
                 "writing to it. Try again."
             )
         self._create(table, by_columns=False)
+        self._has_seen_encoded = True
         return empty
 
     def add_encoded(self) -> None:
@@ -138,6 +142,7 @@ class TableView(View):
             )
         self._note_encoded()
         self._create(table, by_columns=False)
+        self._has_seen_encoded = True
 
     def standing(self) -> Standing:
         note = self._note()
@@ -148,6 +153,11 @@ class TableView(View):
                 condition="STATE_STORE_NOT_A_VIEW",
             )
         check_owner(note, self._owner, self.spec.location)
+        if not note.standing.has_encoded:
+            self._has_seen_encoded = False  # the view may have been begun anew
+        elif not self._has_seen_encoded:
+            # It is noted before it is made, and making it may have failed.
+            return self._with_encoded(note.standing)
         return note.standing
 
     # -- names ---------------------------------------------------------------------------------

@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from view_databases import TOTALS, ViewDatabase, open_with_view, put_totals
+from cassandra import ReadFailure
+from view_databases import TOTALS, InCassandra, ViewDatabase, open_with_view, put_totals
 
 import holdfast
 from holdfast.errors import InvalidArgument, Unavailable
@@ -298,3 +300,31 @@ def test_other_columns_are_refused_by_name(database: ViewDatabase, tmp_path: Pat
     view = open_view(ViewSpec(database.location(table), other, database.options))
     with pytest.raises(InvalidArgument, match=r"'n' is only here.*'total' is double here and long"):
         view.prepare("me", "here")
+
+
+@pytest.mark.parametrize("by_nulls", [False, True])
+def test_a_view_is_filled_however_many_tombstones_are_in_the_way(
+    cassandra: Cassandra, by_nulls: bool
+) -> None:
+    database = InCassandra(cassandra)
+    table = database.table("tombstones")
+    # A null is a tombstone, and so is a row that went, unless it was all of its partition.
+    count, names = (4_000, [f"c{n}" for n in range(30)]) if by_nulls else (102_000, ["total"])
+    keys = holdfast.types.parse_schema("user string, day long")
+    values = holdfast.types.parse_schema(", ".join(f"{name} long" for name in names))
+    view = open_view(ViewSpec(database.location(table), ViewSchema(keys, values), {}))
+    view.prepare("owner", "root")
+    users = pa.array([f"user {number // 10}" for number in range(count)])
+    nulls = {name: pa.nulls(count, pa.int64()) for name in names}
+    rows = pa.table({"user": users, "day": range(count), **nulls})
+    if by_nulls:
+        view.apply(2, rows, None, has_encoded=False)
+    else:
+        view.apply(2, None, rows, has_encoded=False)
+    one = rows.slice(0, 1)
+    view.apply(3, one, None, has_encoded=False)
+    with pytest.raises(ReadFailure):
+        database.rows(table)
+    assert view.remove_older(3, has_encoded=False) == (count - 1 if by_nulls else 0)
+    assert view.remove_older(4, has_encoded=False) == 1
+    database.close()

@@ -231,7 +231,8 @@ class CassandraView(TableView):
             names = self._key_names(encoded=encoded)
             columns = ", ".join(quoted(name) for name in [VERSION, *names])
             table = self._table_name(encoded=encoded)
-            for page in self._cql.pages("read rows", f"SELECT {columns} FROM {self._table(table)}"):
+            select = f"SELECT {columns} FROM {self._table(table)}"
+            for page in self._cql.pages("read rows", select, quoted(names[0])):
                 old = [tuple(row[1:]) for row in page if row[0] is None or row[0] < version]
                 self._delete(version, table, names, iter(old))
                 removed += len(old)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from view_databases import TOTALS, ViewDatabase, open_with_view, put_totals
+from cassandra import ReadFailure
+from view_databases import TOTALS, InCassandra, ViewDatabase, open_with_view, put_totals
 
 import holdfast
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.views import ViewSchema, ViewSpec, open_view
-from holdfast.views.view import Standing
+from holdfast.views.view import Begun, Standing
 from servers import Cassandra
 
 pytestmark = pytest.mark.services
@@ -30,6 +33,53 @@ def test_a_version_is_noted_in_the_place_of_the_one_before_alone(database: ViewD
     assert view.note(two, Standing(filled=1)) == view.standing() == Standing(filled=1)
     view.add_encoded()
     assert view.standing() == Standing(None, True, None, 1)
+
+
+def test_a_version_is_begun_in_the_place_of_what_was_begun_alone(database: ViewDatabase) -> None:
+    table = database.table("begun")
+    view, other = _two_views(database, table)
+    first = view.prepare("owner", "root")
+    one = replace(first, begun=Begun(1, "one"))
+    assert view.note(first, one) == view.standing() == other.prepare("owner", "root") == one
+    for before in (first, replace(first, begun=Begun(1, "other"))):
+        assert view.note(before, replace(first, begun=Begun(2, "two"))) == one
+    later = replace(one, begun=Begun(2, "two"))
+    assert other.note(one, later) == later
+    shown = Standing(1, commit_id="one", filled=1, begun=Begun(1, "one"))
+    assert view.note(one, shown) == shown
+    assert view.standing() == replace(shown, begun=Begun(2, "two"))
+    database.drop(table)
+    assert view.prepare("owner", "root") == view.standing() == Standing()
+
+
+def test_a_version_given_up_before_it_was_noted_is_refused_when_it_is_another(
+    database: ViewDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = database.table("unnoted")
+    with open_with_view(database, tmp_path, table) as db:
+        put_totals(db, {"a": 1, "b": 1})
+        kind = type(_two_views(database, table)[0])
+        note = kind.note
+
+        def crash(self: Any, before: Standing, after: Standing) -> Standing:
+            if after.through != before.through:
+                raise KeyboardInterrupt
+            return note(self, before, after)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(kind, "note", crash)
+            with pytest.raises(KeyboardInterrupt):
+                put_totals(db, {"a": 2})
+    assert database.totals(table) == {"a": (2, 2), "b": (1, 1)}
+    (tmp_path / "versions" / "2").unlink()
+    with holdfast.open(tmp_path) as db:
+        put_totals(db, {"b": 5})
+    with pytest.raises(InvalidArgument, match=r"has rows of version 2 of .* another one now"):
+        open_with_view(database, tmp_path, table)
+    with holdfast.open(tmp_path) as db:
+        put_totals(db, {"c": 3})
+    with open_with_view(database, tmp_path, table):
+        assert database.totals(table) == {"a": (1, 3), "b": (5, 3), "c": (3, 3)}
 
 
 def test_a_note_of_an_earlier_release_has_the_view_filled_once(
@@ -85,6 +135,30 @@ def test_a_table_of_encoded_keys_that_was_dropped_is_filled_even_after_a_crash(
         assert len(database.rows(f"{table}_encoded")) == 1
 
 
+@pytest.mark.parametrize("by_another", [False, True])
+def test_a_table_of_encoded_keys_that_could_not_be_made_is_made_by_the_next_commit(
+    database: ViewDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_another: bool
+) -> None:
+    table = database.table("failed")
+
+    def fail(*_: object, **__: object) -> None:
+        raise Unavailable("There is no room for a table.")
+
+    with (
+        open_with_view(database, tmp_path, table) as db,
+        open_with_view(database, tmp_path, table) as other,
+    ):
+        put_totals(db, {"a": 1})
+        kind = type(_two_views(database, table)[0])
+        with monkeypatch.context() as patched:
+            patched.setattr(kind, "_create", fail)
+            with pytest.raises(Unavailable, match="no room for a table"):
+                put_totals(db, {None: 2})
+        put_totals(other if by_another else db, {"": 3})
+    assert len(database.rows(f"{table}_encoded")) == 2
+    assert set(database.totals(table)) == {"a"}
+
+
 def test_a_table_of_somebody_elses_is_refused_and_left_alone(
     database: ViewDatabase, tmp_path: Path
 ) -> None:
@@ -129,6 +203,28 @@ def test_a_view_that_another_state_claims_first_is_refused(
         slower.prepare("slower", "here")
     assert refused.value.condition == "STATE_STORE_NOT_A_VIEW"
     assert quicker.standing() == Standing()
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_second_opener_leaves_the_note_of_a_view_at_work(
+    database: ViewDatabase, monkeypatch: pytest.MonkeyPatch, is_dropped: bool
+) -> None:
+    table = database.table("twice")
+    quicker, slower = _two_views(database, table)
+    five = Standing(5, commit_id="five", filled=1)
+    if is_dropped:
+        quicker.note(quicker.prepare("owner", "root"), five)
+        database.drop(table)
+    claim, six = type(slower)._claim, Standing(6, commit_id="six", filled=6)
+
+    def overtaken(self: Any, *given: Any) -> bool:
+        monkeypatch.undo()
+        assert quicker.note(quicker.prepare("owner", "root"), six) == six
+        return claim(self, *given)
+
+    monkeypatch.setattr(type(slower), "_claim", overtaken)
+    assert slower.prepare("owner", "root") == six
+    assert quicker.standing() == six
 
 
 def test_a_view_that_became_another_states_is_left_alone(database: ViewDatabase) -> None:
@@ -204,3 +300,31 @@ def test_other_columns_are_refused_by_name(database: ViewDatabase, tmp_path: Pat
     view = open_view(ViewSpec(database.location(table), other, database.options))
     with pytest.raises(InvalidArgument, match=r"'n' is only here.*'total' is double here and long"):
         view.prepare("me", "here")
+
+
+@pytest.mark.parametrize("by_nulls", [False, True])
+def test_a_view_is_filled_however_many_tombstones_are_in_the_way(
+    cassandra: Cassandra, by_nulls: bool
+) -> None:
+    database = InCassandra(cassandra)
+    table = database.table("tombstones")
+    # A null is a tombstone, and so is a row that went, unless it was all of its partition.
+    count, names = (4_000, [f"c{n}" for n in range(30)]) if by_nulls else (102_000, ["total"])
+    keys = holdfast.types.parse_schema("user string, day long")
+    values = holdfast.types.parse_schema(", ".join(f"{name} long" for name in names))
+    view = open_view(ViewSpec(database.location(table), ViewSchema(keys, values), {}))
+    view.prepare("owner", "root")
+    users = pa.array([f"user {number // 10}" for number in range(count)])
+    nulls = {name: pa.nulls(count, pa.int64()) for name in names}
+    rows = pa.table({"user": users, "day": range(count), **nulls})
+    if by_nulls:
+        view.apply(2, rows, None, has_encoded=False)
+    else:
+        view.apply(2, None, rows, has_encoded=False)
+    one = rows.slice(0, 1)
+    view.apply(3, one, None, has_encoded=False)
+    with pytest.raises(ReadFailure):
+        database.rows(table)
+    assert view.remove_older(3, has_encoded=False) == (count - 1 if by_nulls else 0)
+    assert view.remove_older(4, has_encoded=False) == 1
+    database.close()

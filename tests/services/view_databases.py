@@ -118,8 +118,8 @@ class InCassandra(ViewDatabase):
         self.session.execute(f"DROP TABLE {table}")
 
     def forget_commit(self, table: str) -> None:
-        forget = "UPDATE holdfast_views SET commit_id = null, filled = null WHERE name = %s"
-        self.session.execute(f"{forget} IF EXISTS", (table,))
+        forget = "UPDATE holdfast_views SET commit_id = null, filled = null, begun = null"
+        self.session.execute(f"{forget} WHERE name = %s IF EXISTS", (table,))
 
     def decode(self, kind: DataType, cell: Any) -> Any:
         decode = cql(kind).decode
@@ -173,7 +173,7 @@ class InDynamoDb(ViewDatabase):
         self.client.update_item(
             TableName="holdfast_views",
             Key={"name": {"S": table}},
-            UpdateExpression="REMOVE commit_id, filled",
+            UpdateExpression="REMOVE commit_id, filled, begun",
         )
 
     def decode(self, kind: DataType, cell: Any) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, EndpointConnectionError
 
 from holdfast.backends.dynamodb_client import Client
 from holdfast.errors import Unavailable
@@ -27,6 +29,9 @@ class Tables:
         self.expiring: set[str] = set()
         self.item: dict[str, Any] = {}
         self.crashes = False
+        self.loses_replies = 0
+        self.meanwhile: dict[str, Callable[[], None]] = {}
+        """What others do, once, before a call."""
 
     def describe_table(self, *, TableName: str) -> dict[str, Any]:
         status: str | None = "ACTIVE"
@@ -53,8 +58,44 @@ class Tables:
     def get_item(self, **_: Any) -> dict[str, Any]:
         return {"Item": self.item} if self.item else {}
 
-    def put_item(self, *, Item: dict[str, Any], **_: Any) -> None:
+    def put_item(self, *, Item: dict[str, Any], **condition: Any) -> None:
+        self.meanwhile.pop("put_item", lambda: None)()
+        if not self._holds(**condition):
+            raise ClientError({"Error": {"Code": "ConditionalCheckFailedException"}}, "PutItem")
         self.item = Item
+        if self.loses_replies:
+            self.loses_replies -= 1
+            raise EndpointConnectionError(endpoint_url="http://away")
+
+    def update_item(self, *, UpdateExpression: str, **condition: Any) -> None:
+        if not self._holds(**condition):
+            raise ClientError({"Error": {"Code": "ConditionalCheckFailedException"}}, "UpdateItem")
+        sets, _, removes = UpdateExpression.removeprefix("SET ").partition(" REMOVE ")
+        for part in sets.split(", "):
+            name, value = part.split(" = ")
+            self.item[name] = condition["ExpressionAttributeValues"][value]
+        for name in removes.split(", "):
+            self.item.pop(name, None)
+
+    def _holds(
+        self,
+        ConditionExpression: str,
+        ExpressionAttributeNames: dict[str, str],
+        ExpressionAttributeValues: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> bool:
+        """Whether a condition holds of the note, which is made of `x = :y` and absences."""
+
+        def holds(part: str) -> bool:
+            if part.startswith("attribute_not_exists("):
+                name = part.removeprefix("attribute_not_exists(").removesuffix(")")
+                return ExpressionAttributeNames.get(name, name) not in self.item
+            name, value = part.split(" = ")
+            wanted = (ExpressionAttributeValues or {})[value]
+            return bool(self.item.get(ExpressionAttributeNames.get(name, name)) == wanted)
+
+        parts = ConditionExpression.split(" OR ")
+        return any(all(map(holds, part.split(" AND "))) for part in parts)
 
 
 @pytest.fixture
@@ -98,3 +139,53 @@ def test_a_table_that_stays_as_it_is_says_to_try_again(tables: Tables) -> None:
     tables.statuses["totals"] = ["DELETING"] * 1000
     with pytest.raises(Unavailable, match=r"'totals' .* is still DELETING.*try again"):
         open_view(SPEC).prepare("me", "here")
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_view_that_its_owner_moves_on_while_it_is_claimed_is_not_begun_anew(
+    tables: Tables, is_dropped: bool
+) -> None:
+    if is_dropped:
+        open_view(SPEC).prepare("me", "here")
+        tables.item = {**tables.item, "through": {"N": "5"}, "commit_id": {"S": "five"}}
+        del tables.tables["totals"]
+
+    def work() -> None:
+        open_view(SPEC).prepare("me", "here")
+        tables.item = {**tables.item, "through": {"N": "6"}, "commit_id": {"S": "six"}}
+
+    tables.meanwhile["put_item"] = work
+    assert open_view(SPEC).prepare("me", "here") == Standing(6, commit_id="six")
+    assert tables.item["commit_id"] == {"S": "six"}
+
+
+def test_a_claim_whose_reply_was_lost_is_found(tables: Tables) -> None:
+    tables.loses_replies = 1
+    assert open_view(replace(SPEC, retry_timeout_ms=5_000)).prepare("me", "here") == Standing()
+    assert "totals" in tables.tables
+    assert tables.item["owner"] == {"S": "me"}
+
+
+def test_a_dropped_view_that_was_noted_meanwhile_is_filled_all_the_same(tables: Tables) -> None:
+    open_view(SPEC).prepare("me", "here")
+    tables.item = {**tables.item, "through": {"N": "5"}, "commit_id": {"S": "five"}}
+    del tables.tables["totals"]
+
+    def note_a_version_without_changes() -> None:
+        tables.item = {**tables.item, "through": {"N": "6"}, "commit_id": {"S": "six"}}
+
+    tables.meanwhile["put_item"] = note_a_version_without_changes
+    assert open_view(SPEC).prepare("me", "here") == Standing()
+    assert tables.item["through"] == {"N": "-1"}
+
+
+def test_a_table_of_encoded_keys_that_was_noted_and_not_made_is_made_by_who_reads_it(
+    tables: Tables,
+) -> None:
+    view = open_view(SPEC)
+    view.note(view.prepare("me", "here"), Standing(1, commit_id="one"))
+    tables.item["has_encoded"] = {"BOOL": True}
+    assert view.standing() == Standing(None, has_encoded=True)
+    assert "totals_encoded" in tables.tables
+    shown = Standing(1, True, "one")
+    assert view.note(view.standing(), shown) == view.standing() == shown

@@ -18,7 +18,7 @@ from holdfast.engine.versions import VersionLog
 from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.types import parse_schema
 from holdfast.views import View, ViewSchema, ViewSpec, open_view
-from holdfast.views.view import Standing
+from holdfast.views.view import Begun, Standing
 
 TOTALS = {"key": "user string", "value": "total long"}
 Rows = dict[Any, tuple[int, Any]]
@@ -55,6 +55,7 @@ class DictView(View):
             raise Unavailable("The dictionary is away.")
 
     def prepare(self, owner: str, root: str) -> Standing:
+        self._waits("prepare")
         self._did("prepare")
         return self._kept.standing
 
@@ -103,10 +104,14 @@ class DictView(View):
         return removed
 
     def note(self, before: Standing, after: Standing) -> Standing:
-        self._did("note")
+        begins = after.begun != before.begun
+        self._waits("begin" if begins else "note")
+        self._did("begin" if begins else "note")
         kept = self._kept.standing
-        if (kept.through, kept.commit_id) == (before.through, before.commit_id):
-            self._kept.standing = replace(after, has_encoded=kept.has_encoded)
+        is_same = (kept.through, kept.commit_id) == (before.through, before.commit_id)
+        if is_same and (kept.begun == before.begun or not begins):
+            begun = after.begun if begins else kept.begun
+            self._kept.standing = replace(after, has_encoded=kept.has_encoded, begun=begun)
         return self._kept.standing
 
 
@@ -154,7 +159,7 @@ def test_odd_keys_get_a_table_when_the_first_comes(kept: Kept, tmp_path: Path) -
     assert kept.calls.count("add") == 1
 
 
-@pytest.mark.parametrize("where", ["write", "note"])
+@pytest.mark.parametrize("where", ["begin", "write", "note"])
 def test_what_failed_is_made_good_by_the_next_commit(
     kept: Kept, tmp_path: Path, where: str
 ) -> None:
@@ -299,6 +304,93 @@ def test_a_version_after_another_one_than_the_view_shows_is_filled(
     assert kept.standing.through == kept.standing.filled == 3
 
 
+def _crashed_at_note(kept: Kept, root: Path, totals: dict[str | None, int | None]) -> None:
+    """A version whose rows were put, and that was not noted."""
+    with _open(root) as db:
+        kept.fails_at = "note"
+        with pytest.raises(Unavailable):
+            _put(db, totals)
+        kept.fails_at = None
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_rows_of_a_version_that_was_given_up_before_it_was_noted_are_not_built_on(
+    kept: Kept, tmp_path: Path, is_made_anew: bool
+) -> None:
+    with _open(tmp_path) as db:
+        _put(db, {"a": 1, "b": 1})
+    _crashed_at_note(kept, tmp_path, {"a": 2})
+    (tmp_path / "versions" / "2").unlink()
+    if is_made_anew:
+        with holdfast.open(tmp_path) as db:
+            _put(db, {"b": None})
+    why = "where that is another" if is_made_anew else "whose newest is 1"
+    with pytest.raises(InvalidArgument, match=rf"has rows of version 2 of .*, {why}") as refused:
+        _open(tmp_path)
+    assert refused.value.condition == "STATE_STORE_NOT_A_VIEW"
+
+
+def test_a_version_after_one_that_was_given_up_unnoted_has_the_view_filled(
+    kept: Kept, tmp_path: Path
+) -> None:
+    with _open(tmp_path) as db:
+        _put(db, {"a": 1, "b": 1})
+    _crashed_at_note(kept, tmp_path, {"a": 2})
+    _gone_back(tmp_path, 2)
+    with _open(tmp_path):
+        assert _shown(kept.rows) == {"a": 1, "c": 5}
+    assert kept.standing.through == kept.standing.filled == 3
+
+
+def test_a_version_that_was_not_noted_brings_its_changes_alone_after_a_crash(
+    kept: Kept, tmp_path: Path
+) -> None:
+    with _open(tmp_path) as db:
+        _put(db, {"a": 1})
+    _crashed_at_note(kept, tmp_path, {"a": 2})
+    with _open(tmp_path):
+        assert _shown(kept.rows) == {"a": 2}
+    assert kept.standing.through == 2
+    assert kept.calls.count("older") == 1  # when it was made
+
+
+def test_a_version_that_another_began_later_is_no_reason_to_stop(
+    kept: Kept, tmp_path: Path
+) -> None:
+    def go_ahead() -> None:
+        with holdfast.open(tmp_path) as db:
+            _put(db, {"b": 3})
+        with pytest.raises(KeyboardInterrupt):
+            _open(tmp_path)
+        assert kept.standing.begun is not None
+        assert kept.standing.begun.version == 3
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    with _open(tmp_path) as slow:
+        _put(slow, {"a": 1})
+        kept.meanwhile |= {"begin": go_ahead, "note": die}
+        _put(slow, {"a": 2})
+        assert kept.standing.through == 2
+        _put(slow, {"c": 4})
+    assert _shown(kept.rows) == {"a": 2, "b": 3, "c": 4}
+
+
+def test_changes_that_an_earlier_release_put_beside_rows_given_up_have_the_view_filled(
+    kept: Kept, tmp_path: Path
+) -> None:
+    with _open(tmp_path) as db:
+        _put(db, {"a": 1, "b": 1})
+        _put(db, {"b": 2})
+        kept.rows["a",] = (2, (7,))
+        kept.standing = replace(kept.standing, begun=Begun(2, "given up"))
+    with holdfast.open(tmp_path) as db:
+        _put(db, {"c": 3})
+    with _open(tmp_path):
+        assert _shown(kept.rows) == {"a": 1, "b": 2, "c": 3}
+
+
 @pytest.mark.parametrize("through", [1, 2])
 def test_a_note_without_a_commit_has_the_view_filled_once(
     kept: Kept, tmp_path: Path, through: int
@@ -340,6 +432,18 @@ def test_a_view_of_a_later_version_is_refused(kept: Kept, tmp_path: Path) -> Non
     kept.standing = Standing(7)
     with pytest.raises(InvalidArgument, match=r"shows version 7 of .*, whose newest is 0"):
         _open(tmp_path)
+
+
+def test_a_view_is_opened_while_another_process_commits(kept: Kept, tmp_path: Path) -> None:
+    with _open(tmp_path) as one:
+        _put(one, {"a": 1})
+        kept.meanwhile["prepare"] = lambda: _put(one, {"a": 2})
+        with _open(tmp_path) as other:
+            assert kept.standing.through == 2
+            _put(other, {"b": 3})
+    assert kept.standing.through == 3
+    assert kept.calls.count("older") == 1  # when it was made
+    assert _shown(kept.rows) == {"a": 2, "b": 3}
 
 
 def test_names_that_views_use_are_refused() -> None:

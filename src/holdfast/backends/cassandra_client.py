@@ -20,6 +20,7 @@ from cassandra import (
     AuthenticationFailed,
     ConsistencyLevel,
     DriverException,
+    ReadFailure,
     RequestValidationException,
     Unauthorized,
     UnresolvableContactPoints,
@@ -48,6 +49,8 @@ CONSISTENCIES = {
 }
 """By the option's value the level of reads and writes, and that of what Paxos decides."""
 _PORT = 9042
+_TOO_MANY_TOMBSTONES = 1
+"""Why a node failed to read, in Cassandra's protocol."""
 _CONNECT_S, _REQUEST_S, _RECONNECT_S = 10.0, 30.0, 0.5
 
 
@@ -107,6 +110,11 @@ class Client:
         self.known: set[tuple[str, ...]] = set()
         """What a user of the session found out once and for all."""
         self._prepared: dict[tuple[str, bool, str], Any] = {}
+
+    @property
+    def has_number_tokens(self) -> bool:
+        """Whether the cluster deals rows out by tokens of 64 bits, as all but very old ones do."""
+        return str(self.session.cluster.metadata.partitioner).endswith("Murmur3Partitioner")
 
     def prepared(self, query: str, *, serial: bool = False, shape: str = "") -> Any:
         """The statement, prepared at its first use; `serial` reads see what Paxos decided.
@@ -224,6 +232,14 @@ def passes(error: Exception) -> bool:
     return isinstance(error, ERRORS) and not any(
         isinstance(each, refused) or _is_untrusted(each) for each in _causes(error)
     )
+
+
+def is_overfull(error: Exception) -> bool:
+    """Whether a read met more tombstones than a node goes through, as far as the server says."""
+    if not isinstance(error, ReadFailure):
+        return False
+    codes = error.error_code_map  # older protocols have none
+    return not codes or _TOO_MANY_TOMBSTONES in codes.values()
 
 
 def mapped(error: Exception, failed: str) -> HoldfastError:

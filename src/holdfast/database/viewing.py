@@ -21,7 +21,9 @@ class DatabaseView:
         self._root = root
         self._versions = versions
         self._view = open_view(spec)
-        self._follower = Follower(self._view, manifest, OPERATOR, DEFAULT_STORE_NAME, root)
+        self._follower = Follower(
+            self._view, manifest, OPERATOR, DEFAULT_STORE_NAME, root, versions.newest_intact
+        )
         self._lock = threading.Lock()
 
     def follow(self, manifest: Manifest, providers: Sequence[HDFSBackedStateStoreProvider]) -> None:

@@ -144,8 +144,9 @@ class VersionLoop:
             self._fill(own)
         if self.spec.view is not None:
             self._delivery.view = StreamView(
-                self.spec.view, self._stages, self._session, self.manifest, self.root, self._conf
-            )
+                self.spec.view, self._stages, self._session, self.manifest, self.versions,
+                self.root, self._conf,
+            )  # fmt: skip
         self._delivery.show(self.manifest, self._before)
 
     def _stage_run(self, number: int, frames: StageFrames, conf: StateStoreConf) -> StageRun:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast import errors
 from holdfast.conf import VIEW_PREFIX, StateStoreConf
 from holdfast.engine.manifest import Manifest
+from holdfast.engine.versions import VersionLog
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.spark.operators import Shown
 from holdfast.spark.stages import StageRun
@@ -109,6 +110,7 @@ class StreamView:
         stages: list[StageRun],
         session: SparkSession,
         manifest: Manifest,
+        versions: VersionLog,
         root: str,
         conf: StateStoreConf,
     ) -> None:
@@ -131,7 +133,9 @@ class StreamView:
             self._made = Template(session, self._run.frames.rows_schema, self._shown.make)
         self._spec = ViewSpec(wish.location, self._schema(), wish.options, conf.retry_timeout_ms)
         self._view: View = open_view(self._spec)
-        self._follower = Follower(self._view, manifest, number, self._shown.store, root)
+        self._follower = Follower(
+            self._view, manifest, number, self._shown.store, root, versions.newest_intact
+        )
 
     def _schema(self) -> ViewSchema:
         keys = self._store.key_schema

@@ -18,7 +18,14 @@ from holdfast.views.cells import plain_cells
 from holdfast.views.cql import cql, quoted
 from holdfast.views.keys import fits_in_columns, key_texts
 from holdfast.views.mapping import applied
-from holdfast.views.owning import NOTES, Note, columns_text, noted_standing, noted_through
+from holdfast.views.owning import (
+    NOTES,
+    Note,
+    columns_text,
+    noted_begun,
+    noted_standing,
+    noted_through,
+)
 from holdfast.views.statements import Statements
 from holdfast.views.tables import TableView
 from holdfast.views.view import KEY, VERSION, Standing, ViewSpec
@@ -27,6 +34,7 @@ _TABLE = re.compile(r"[A-Za-z0-9_]{1,39}")
 _NOTED = {
     "owner": "text", "root": "text", "columns": "text", "has_encoded": "boolean",
     "through": "bigint", "commit_id": "text", "filled": "bigint",
+    "begun": "text",
 }  # fmt: skip
 """The columns of the table of notes, but for the view's name."""
 _COMMENT = "A view of Holdfast: for reading. Rows are written with their version as timestamp."
@@ -106,15 +114,13 @@ class CassandraView(TableView):
             done = self._cql.run(
                 "note the view",
                 f"UPDATE {self._table(NOTES)} SET owner = ?, root = ?, columns = ?, "
-                "has_encoded = ?, through = ?, commit_id = null, filled = null "
-                "WHERE name = ? IF owner = ?",
-                *fields, self.name, before.owner,
+                "has_encoded = ?, through = ?, commit_id = null, filled = null, "
+                "begun = null WHERE name = ? "
+                "IF owner = ? AND has_encoded = ? AND through = ? AND commit_id = ?",
+                *fields, self.name, before.owner, before.standing.has_encoded,
+                noted_through(before.standing), before.standing.commit_id,
             )  # fmt: skip
-        if done[0].applied:
-            return True
-        # After a reply that was lost it is noted already.
-        found = self._note()
-        return found is not None and found.owner == note.owner
+        return bool(done[0].applied)
 
     def _create(self, table: str, *, by_columns: bool) -> None:
         keys = [field.name for field in self.spec.schema.keys] if by_columns else [KEY]
@@ -164,7 +170,9 @@ class CassandraView(TableView):
         if not rows or rows[0].owner is None:
             return None
         row = rows[0]
-        standing = noted_standing(row.through, bool(row.has_encoded), row.commit_id, row.filled)
+        standing = noted_standing(
+            row.through, bool(row.has_encoded), row.commit_id, row.filled, row.begun
+        )
         return Note(row.owner, row.root, row.columns, standing)
 
     def _note_encoded(self) -> None:
@@ -176,12 +184,16 @@ class CassandraView(TableView):
         )
 
     def note(self, before: Standing, after: Standing) -> Standing:
+        sets, condition = "through = ?, commit_id = ?, filled = ?", "through = ? AND commit_id = ?"
+        new = [noted_through(after), after.commit_id, after.filled]
+        old = [noted_through(before), before.commit_id]
+        if after.begun != before.begun:
+            sets, condition = f"{sets}, begun = ?", f"{condition} AND begun = ?"
+            new, old = [*new, noted_begun(after)], [*old, noted_begun(before)]
         done = self._cql.run(
             "note the version",
-            f"UPDATE {self._table(NOTES)} SET through = ?, commit_id = ?, filled = ? "
-            "WHERE name = ? IF owner = ? AND through = ? AND commit_id = ?",
-            noted_through(after), after.commit_id, after.filled, self.name,
-            self._owner, noted_through(before), before.commit_id,
+            f"UPDATE {self._table(NOTES)} SET {sets} WHERE name = ? IF owner = ? AND {condition}",
+            *new, self.name, self._owner, *old,
         )  # fmt: skip
         return after if done[0].applied else self.standing()
 
@@ -219,7 +231,8 @@ class CassandraView(TableView):
             names = self._key_names(encoded=encoded)
             columns = ", ".join(quoted(name) for name in [VERSION, *names])
             table = self._table_name(encoded=encoded)
-            for page in self._cql.pages("read rows", f"SELECT {columns} FROM {self._table(table)}"):
+            select = f"SELECT {columns} FROM {self._table(table)}"
+            for page in self._cql.pages("read rows", select, quoted(names[0])):
                 old = [tuple(row[1:]) for row in page if row[0] is None or row[0] < version]
                 self._delete(version, table, names, iter(old))
                 removed += len(old)

@@ -39,7 +39,7 @@ from holdfast.views.attributes import (
 from holdfast.views.cells import plain_cells
 from holdfast.views.keys import fits_in_columns, key_texts
 from holdfast.views.mapping import is_leaf
-from holdfast.views.owning import NOTES, Note, noted_standing, noted_through
+from holdfast.views.owning import NOTES, Note, noted_begun, noted_standing, noted_through
 from holdfast.views.tables import TableView
 from holdfast.views.view import (
     DELETED,
@@ -94,19 +94,21 @@ class DynamoDbView(TableView):
             "columns": {"S": note.columns}, "has_encoded": {"BOOL": False},
             **_number("through", noted_through(note.standing)),
         }  # fmt: skip
-        # After a reply that was lost the note is our own already.
-        owners = {":own": {"S": note.owner}}
-        condition = "attribute_not_exists(#o) OR #o = :own"
+        condition: dict[str, Any] = {"ConditionExpression": "attribute_not_exists(#o)"}
         if before is not None:
-            owners[":before"] = {"S": before.owner}
-            condition += " OR #o = :before"
+            # Its owner may have moved it on since: then it is not to be begun anew.
+            expression, values = _still(before.standing)
+            values |= {":o": {"S": before.owner}, ":e": {"BOOL": before.standing.has_encoded}}
+            condition = {
+                "ConditionExpression": f"#o = :o AND has_encoded = :e AND {expression}",
+                "ExpressionAttributeValues": values,
+            }
         return self._unless_refused(
             "note the view",
             lambda: self._client.boto.put_item(
-                TableName=NOTES, Item=item, ConditionExpression=condition,
-                ExpressionAttributeNames={"#o": "owner"}, ExpressionAttributeValues=owners,
+                TableName=NOTES, Item=item, ExpressionAttributeNames={"#o": "owner"}, **condition
             ),
-        )  # fmt: skip
+        )
 
     def _create(self, table: str, *, by_columns: bool) -> None:
         self._create_table(table, self._shape(by_columns=by_columns))
@@ -211,6 +213,7 @@ class DynamoDbView(TableView):
             int(item["through"]["N"]), item["has_encoded"]["BOOL"],
             item["commit_id"]["S"] if "commit_id" in item else None,
             int(item["filled"]["N"]) if "filled" in item else None,
+            item["begun"]["S"] if "begun" in item else None,
         )  # fmt: skip
         return Note(item["owner"]["S"], item["root"]["S"], item["columns"]["S"], standing)
 
@@ -218,16 +221,9 @@ class DynamoDbView(TableView):
         self._update_note("SET has_encoded = :new", "", {":new": {"BOOL": True}})
 
     def note(self, before: Standing, after: Standing) -> Standing:
-        values = {
-            **_number(":through", noted_through(after)),
-            **_number(":then", noted_through(before)),
-        }
-        condition, sets, removes = " AND through = :then", ["through = :through"], []
-        if before.commit_id is None:
-            condition += " AND attribute_not_exists(commit_id)"
-        else:
-            condition += " AND commit_id = :before"
-            values[":before"] = {"S": before.commit_id}
+        condition, values = _still(before)
+        values |= _number(":through", noted_through(after))
+        sets, removes = ["through = :through"], []
         if after.commit_id is None:
             removes.append("commit_id")
         else:
@@ -236,17 +232,21 @@ class DynamoDbView(TableView):
         if after.filled is not None:
             sets.append("filled = :filled")
             values |= _number(":filled", after.filled)
+        if after.begun != before.begun:
+            condition += f" AND {_equal('begun', noted_begun(before), values)}"
+            sets.append("begun = :begin")
+            values[":begin"] = {"S": noted_begun(after)}
         change = f"SET {', '.join(sets)}" + (f" REMOVE {', '.join(removes)}" if removes else "")
         return after if self._update_note(change, condition, values) else self.standing()
 
-    def _update_note(self, change: str, condition: str, values: dict[str, Attribute]) -> bool:
+    def _update_note(self, change: str, condition: str, values: Item) -> bool:
         return self._unless_refused(
             "note the version",
             lambda: self._client.boto.update_item(
                 TableName=NOTES,
                 Key={"name": {"S": self.name}},
                 UpdateExpression=change,
-                ConditionExpression="#o = :own" + condition,
+                ConditionExpression=f"#o = :own{condition and ' AND '}{condition}",
                 ExpressionAttributeNames={"#o": "owner"},
                 ExpressionAttributeValues={":own": {"S": self._owner}, **values},
             ),
@@ -380,3 +380,17 @@ class DynamoDbView(TableView):
 
 def _number(name: str, number: int) -> Item:
     return {name: {"N": str(number)}}
+
+
+def _still(before: Standing) -> tuple[str, Item]:
+    """The condition that a view is noted as far as it was, and its values."""
+    values = _number(":then", noted_through(before))
+    return f"through = :then AND {_equal('commit_id', before.commit_id, values)}", values
+
+
+def _equal(name: str, text: str | None, values: Item) -> str:
+    """The condition that an attribute is a text, or absent; the text is put with the values."""
+    if text is None:
+        return f"attribute_not_exists({name})"
+    values[f":old_{name}"] = {"S": text}
+    return f"{name} = :old_{name}"

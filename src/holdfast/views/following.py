@@ -15,7 +15,7 @@ from holdfast.engine.manifest import Manifest
 from holdfast.engine.statestore import EngineReadStateStore
 from holdfast.engine.view import Bounds
 from holdfast.errors import InvalidArgument, VersionNotFound
-from holdfast.views.view import Applied, Standing, View, ViewSpec
+from holdfast.views.view import Applied, Begun, Standing, View, ViewSpec
 
 log = logging.getLogger(__name__)
 _KINDS = {
@@ -23,6 +23,7 @@ _KINDS = {
     "dynamodb": ("dynamodb", "boto3", "holdfast.views.dynamodb", "DynamoDbView"),
 }
 """By scheme the extra with the client, the client's module, and the view over it."""
+_ANOTHER = "where that is another one now: it went back, and went on."
 
 
 def open_view(spec: ViewSpec) -> View:
@@ -87,14 +88,21 @@ class Follower:
     """Brings a view of one store from version to version. Calls come one at a time.
 
     Made with the root's newest version it makes the view, or sees how far that is. Other processes
-    may bring the same view to versions, too.
+    may bring the same view to versions, too: `newest` gives the root's newest one by now.
     """
 
     def __init__(
-        self, view: View, manifest: Manifest, operator: int, store: str, root: str
+        self,
+        view: View,
+        manifest: Manifest,
+        operator: int,
+        store: str,
+        root: str,
+        newest: Callable[[], Manifest | None],
     ) -> None:
         self._view, self._root = view, root
         self._operator, self._store = operator, store
+        self._newest = newest
         state_id = manifest.scope.get("id")
         owner = f"root:{root}" if state_id is None else f"{state_id}/{operator}/{store}"
         self._standing = view.prepare(owner, root)
@@ -102,7 +110,10 @@ class Follower:
         """The first version of which this process wrote rows, and was not seen to be noted."""
         through = self._standing.through
         if through is not None and through > manifest.version:
-            raise self._went_back(f"whose newest is {manifest.version}: it went back.")
+            # Another process may have committed it after the manifest was read.
+            manifest = newest() or manifest
+            if through > manifest.version:
+                raise self._went_back(through, f"whose newest is {manifest.version}: it went back.")
         self._check_course(manifest)
 
     def follow(
@@ -124,6 +135,8 @@ class Follower:
             step = Step(manifest.version, bounds, self._standing.has_encoded)
             if self._view.has_limits and (step.is_whole or not is_small):
                 list(run(replace(step, only_checks=True)))
+            if not self._has_begun(manifest):
+                continue
             done = self._carried_out(step, run)
             after = replace(
                 self._standing,
@@ -169,6 +182,20 @@ class Follower:
             return None
         return {part.index: Bounds(part.evict, part.expire) for part in then.partitions}
 
+    def _has_begun(self, manifest: Manifest) -> bool:
+        """Note that rows of a version come, before the first does.
+
+        Where the version is given up after that, and made anew, its rows are known to be in the
+        way. False when others have noted something: then the view has to be looked at again.
+        """
+        self._check_begun(manifest)
+        begun = self._standing.begun
+        if begun is not None and begun.version >= manifest.version:
+            return True
+        after = replace(self._standing, begun=Begun(manifest.version, manifest.commit_id))
+        self._standing = self._view.note(self._standing, after)
+        return self._standing == after
+
     def _carried_out(self, step: Step, run: Callable[[Step], Iterable[Applied]]) -> Applied:
         if self._began is None:
             self._began = step.version
@@ -204,11 +231,30 @@ class Follower:
             None,
             manifest.commit_id,
         ):
-            raise self._went_back("where that is another one now: it went back, and went on.")
+            raise self._went_back(standing.through, _ANOTHER)
+        self._check_begun(manifest)
 
-    def _went_back(self, how: str) -> InvalidArgument:
+    def _check_begun(self, manifest: Manifest) -> None:
+        """Refuse a view with rows of a version that the root gave up, and that is not passed yet.
+
+        They came before a crash, and the version was never noted to be shown.
+        """
+        begun = self._standing.begun
+        if begun is None or begun.version < manifest.version:
+            return
+        if begun.version > manifest.version:
+            # Another process may have committed it, and be at work.
+            manifest = self._newest() or manifest
+        if begun.version > manifest.version:
+            raise self._went_back(
+                begun.version, f"whose newest is {manifest.version}: it went back.", "has rows of"
+            )
+        if begun.version == manifest.version and begun.commit_id != manifest.commit_id:
+            raise self._went_back(begun.version, _ANOTHER, "has rows of")
+
+    def _went_back(self, version: int, how: str, does: str = "shows") -> InvalidArgument:
         return InvalidArgument(
-            f"The view {self._view.spec.location} shows version {self._standing.through} of "
+            f"The view {self._view.spec.location} {does} version {version} of "
             f"{self._root}, {how} Nothing was touched. Drop the table; then it is made and filled "
             "anew. Or name another one.",
             condition="STATE_STORE_NOT_A_VIEW",
@@ -223,5 +269,9 @@ def _shows(standing: Standing, manifest: Manifest) -> bool:
 
 def _precedes(standing: Standing, manifest: Manifest) -> bool:
     """Whether the changes of a version are all the view lacks of it."""
-    is_known = standing.commit_id is not None and standing.commit_id == manifest.parent_commit_id
-    return is_known and standing.through == manifest.version - 1
+    commit_id, begun = standing.commit_id, standing.begun
+    if commit_id is None or commit_id != manifest.parent_commit_id:
+        return False
+    if begun is not None and begun.version == standing.through and begun.commit_id != commit_id:
+        return False  # an earlier release put its rows beside those of a version that was given up
+    return standing.through == manifest.version - 1

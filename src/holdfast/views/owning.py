@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from holdfast.errors import InvalidArgument
 from holdfast.types import parse_schema
-from holdfast.views.view import Standing, ViewSchema
+from holdfast.views.view import Begun, Standing, ViewSchema
 
 NOTES = "holdfast_views"
 """The table that notes the views of a keyspace, or of a region."""
@@ -31,13 +31,30 @@ def noted_through(standing: Standing) -> int:
     return _BEFORE_FIRST if standing.through is None else standing.through
 
 
+def noted_begun(standing: Standing) -> str | None:
+    """The version that was begun, as it is noted."""
+    begun = standing.begun
+    return None if begun is None else f"{begun.version} {begun.commit_id}"
+
+
 def noted_standing(
-    through: int, has_encoded: bool, commit_id: str | None, filled: int | None
+    through: int,
+    has_encoded: bool,
+    commit_id: str | None,
+    filled: int | None,
+    begun: str | None,
 ) -> Standing:
-    """How far a view is, by what is noted. Earlier releases noted neither commit nor filling."""
+    """How far a view is, by what is noted.
+
+    Earlier releases noted neither commit nor filling, nor what was begun.
+    """
+    latest = None
+    if begun is not None:
+        version, _, commit = begun.partition(" ")
+        latest = Begun(int(version), commit)
     if through == _BEFORE_FIRST:
-        return Standing(None, has_encoded, filled=filled)
-    return Standing(through, has_encoded, commit_id, filled)
+        return Standing(None, has_encoded, filled=filled, begun=latest)
+    return Standing(through, has_encoded, commit_id, filled, latest)
 
 
 def columns_text(schema: ViewSchema) -> str:

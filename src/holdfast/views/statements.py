@@ -14,6 +14,7 @@ from holdfast.backends.cassandra_client import (
     Client,
     Options,
     client_of,
+    is_overfull,
     mapped,
     passes,
 )
@@ -25,6 +26,12 @@ IN_FLIGHT = 64
 """Messages that one caller has on their way at a time."""
 _MOST_ROWS, _MOST_BYTES = 10, 4096
 """What goes into one message; Cassandra warns of more partitions, or more bytes, than that."""
+_ALL_TOKENS = (-(1 << 63), (1 << 63) - 1)
+"""No key has the first one."""
+
+
+class _Overfull(Exception):
+    """A read met more tombstones than Cassandra goes through."""
 
 
 class Statements:
@@ -49,19 +56,44 @@ class Statements:
         """The rows of a statement. Requires: twice is as good as once, or the caller looks."""
         return self._call(what, lambda: self._client.run(cql, *args, serial=serial))
 
-    def pages(self, what: str, cql: str) -> Iterator[list[Any]]:
-        """The rows of a statement, a page at a time."""
+    def pages(self, what: str, cql: str, key: str) -> Iterator[list[Any]]:
+        """The rows of a table, a page at a time; `key` is its partition key. Rows may come twice.
 
+        Cassandra ends a read that meets too many deleted rows. Then its range of tokens is read by
+        halves: a read of a smaller one meets fewer. Requires: `cql` has no WHERE.
+        """
+        can_halve = self._call(what, lambda: self._client.has_number_tokens)
+        within = f" WHERE token({key}) > ? AND token({key}) <= ?" if can_halve else ""
+        left = [_ALL_TOKENS]
+        while left:
+            low, high = left.pop()
+            try:
+                yield from self._pages(what, cql + within, *((low, high) if can_halve else ()))
+            except _Overfull:
+                if not can_halve or high - low == 1:
+                    raise self._overfull(what) from None
+                middle = (low + high) // 2
+                left += [(middle, high), (low, middle)]
+
+    def _pages(self, what: str, cql: str, *args: object) -> Iterator[list[Any]]:
         def first() -> Any:
             client = self._client
-            return client.session.execute(client.prepared(cql, shape=self._shape))
+            return client.session.execute(client.prepared(cql, shape=self._shape), args)
 
-        found = self._call(what, first)
+        found = self._call(what, lambda: _unless_overfull(first))
         while True:
             yield list(found.current_rows)
             if not found.has_more_pages:
                 return
-            self._call(what, found.fetch_next_page)
+            self._call(what, lambda: _unless_overfull(found.fetch_next_page))
+
+    def _overfull(self, what: str) -> InvalidArgument:
+        return InvalidArgument(
+            f"Could not {what} at {self._location}: a node seems to have met more tombstones than "
+            "its tombstone_failure_threshold, all of one value of the first key column. Those of "
+            "rows that were removed go after gc_grace_seconds of the table, by default ten days. "
+            "Raise the threshold, or drop the table; then the view is made and filled anew."
+        )
 
     def define(self, what: str, cql: str) -> None:
         """Carry out a statement that defines something."""
@@ -113,6 +145,16 @@ class Statements:
         return InvalidArgument(
             f"{failed}{type(error).__name__}. Cassandra does not take the request as it is."
         )
+
+
+def _unless_overfull(read: Callable[[], T]) -> T:
+    """What a read gives. One that meets too many tombstones is not tried again as it is."""
+    try:
+        return read()
+    except ERRORS as error:
+        if is_overfull(error):
+            raise _Overfull from error
+        raise
 
 
 def _grouped(

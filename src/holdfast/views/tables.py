@@ -11,6 +11,9 @@ from holdfast.types import Field
 from holdfast.views.owning import Note, check_columns, check_note, check_owner, columns_text
 from holdfast.views.view import ENCODED, KEY, Standing, View
 
+_MOST_LOOKS = 10
+"""How often a view is looked at that others of its owner are just making."""
+
 
 class TableView(View):
     """A view that is a table of its own, a second one for encoded keys, and a note beside them."""
@@ -18,6 +21,8 @@ class TableView(View):
     name: str
     """What the table is called."""
     _owner: str = ""
+    _has_seen_encoded = False
+    """Whether the table of encoded keys was seen to be there."""
 
     # -- what a database does its own way --------------------------------------------------------
 
@@ -31,7 +36,10 @@ class TableView(View):
 
     @abstractmethod
     def _claim(self, before: Note | None, note: Note) -> bool:
-        """Note a view in the place of `before`; whether it is noted, be it by an earlier try."""
+        """Note a view where nothing is noted, or `before` still is; whether this call did it.
+
+        It may be noted all the same, by an earlier try whose reply was lost.
+        """
 
     @abstractmethod
     def _note_encoded(self) -> None:
@@ -55,19 +63,33 @@ class TableView(View):
     # -- making it -----------------------------------------------------------------------------
 
     def prepare(self, owner: str, root: str) -> Standing:
-        note, found = self._note(), self._found(self.name)
         location, schema = self.spec.location, self.spec.schema
-        check_note(note, owner, schema, location, has_table=found is not None)
-        self._owner = owner
-        if note is None or found is None:
-            return self._made(note, Note(owner, root, columns_text(schema)))
-        check_columns(found, self._shape(by_columns=self.is_by_columns), self.name)
-        if note.standing.through is None:
-            self._complete(self.name)
-        return self._with_encoded(note.standing) if note.standing.has_encoded else note.standing
+        for _ in range(_MOST_LOOKS):
+            note, found = self._note(), self._found(self.name)
+            if note is None and found is not None:
+                note = self._note()  # another may have noted it and made it just now
+            check_note(note, owner, schema, location, has_table=found is not None)
+            self._owner = owner
+            if note is not None and found is not None:
+                check_columns(found, self._shape(by_columns=self.is_by_columns), self.name)
+                return self._completed(note.standing)
+            if self._made(note, Note(owner, root, columns_text(schema))):
+                return Standing()
+        raise Unavailable(
+            f"Other processes note the view {location} again and again. Nothing is lost: try again."
+        )
 
-    def _made(self, before: Note | None, note: Note) -> Standing:
-        """Claim the name, then make the table: a claim without a table is made good later."""
+    def _completed(self, standing: Standing) -> Standing:
+        if standing.through is None:
+            self._complete(self.name)
+        return self._with_encoded(standing) if standing.has_encoded else standing
+
+    def _made(self, before: Note | None, note: Note) -> bool:
+        """Claim the name, then make the table: a claim without a table is made good later.
+
+        False when the same owner has noted something else meanwhile, or this in an earlier try:
+        then it has to be looked at again, for the view may be at work.
+        """
         if self._found(self._table_name(encoded=True)) is not None:
             raise InvalidArgument(
                 f"There is no table of the view {self.spec.location}, but one called "
@@ -77,12 +99,15 @@ class TableView(View):
             )
         self._make_notes()
         if not self._claim(before, note):
+            there = self._note()
+            if there is not None and there.owner == note.owner:
+                return False
             raise InvalidArgument(
                 f"Another query has just claimed the view {self.spec.location}. Give each its own.",
                 condition="STATE_STORE_NOT_A_VIEW",
             )
         self._create(self.name, by_columns=self.is_by_columns)
-        return note.standing
+        return True
 
     def _with_encoded(self, standing: Standing) -> Standing:
         """How far the view is, once its table of encoded keys is seen to be as it was made."""
@@ -91,6 +116,7 @@ class TableView(View):
         if found is not None:
             check_columns(found, self._shape(by_columns=False), table)
             self._complete(table)
+            self._has_seen_encoded = True
             return standing
         # Somebody dropped it, or a crash came before it was made: the view has to be filled. That
         # is noted first, for a crash may come now, too.
@@ -101,6 +127,7 @@ class TableView(View):
                 "writing to it. Try again."
             )
         self._create(table, by_columns=False)
+        self._has_seen_encoded = True
         return empty
 
     def add_encoded(self) -> None:
@@ -115,6 +142,7 @@ class TableView(View):
             )
         self._note_encoded()
         self._create(table, by_columns=False)
+        self._has_seen_encoded = True
 
     def standing(self) -> Standing:
         note = self._note()
@@ -125,6 +153,11 @@ class TableView(View):
                 condition="STATE_STORE_NOT_A_VIEW",
             )
         check_owner(note, self._owner, self.spec.location)
+        if not note.standing.has_encoded:
+            self._has_seen_encoded = False  # the view may have been begun anew
+        elif not self._has_seen_encoded:
+            # It is noted before it is made, and making it may have failed.
+            return self._with_encoded(note.standing)
         return note.standing
 
     # -- names ---------------------------------------------------------------------------------

@@ -87,6 +87,14 @@ class ViewSpec:
 
 
 @dataclass(frozen=True)
+class Begun:
+    """A version of which rows may be in a view, and the commit that made it."""
+
+    version: int
+    commit_id: str
+
+
+@dataclass(frozen=True)
 class Standing:
     """How far a view has come."""
 
@@ -97,6 +105,8 @@ class Standing:
     """Which commit made that version; None where nobody noted it."""
     filled: int | None = None
     """The version that it was last filled whole with. Rows of older ones are stale."""
+    begun: Begun | None = None
+    """The latest version of which rows may be there; None where nobody noted one."""
 
 
 class View(ABC):
@@ -147,7 +157,8 @@ class View(ABC):
     def note(self, before: Standing, after: Standing) -> Standing:
         """Keep how far the view has come, if that is still `before`; return what is noted then.
 
-        Whether keys are encoded is not noted by this, but by `add_encoded`.
+        What was begun is compared and kept only where it changes: others may have begun a later
+        version. Whether keys are encoded is not noted by this, but by `add_encoded`.
         """
 
     def check(self, rows: pa.Table) -> None:  # noqa: B027 - most have no limit

@@ -98,6 +98,15 @@ CASES: dict[str, tuple[Pipeline, str]] = {
         .filter("n > 1").withColumn("z", F.col("s") * 2).drop("mx"),
         "update",
     ),
+    "a key by the name of a result": (
+        lambda f: f.withColumnRenamed("id", "result_0").groupBy("result_0").count(), "update",
+    ),
+    "aggregates by the names of results": (
+        lambda f: f.groupBy("id").agg(
+            F.sum("v").alias("result_1"), F.max("v").alias("result_0"), F.upper("id").alias("key_0")
+        ),
+        "update",
+    ),
     "ordered": (lambda f: f.groupBy("id").count().orderBy("count"), "complete"),
 }  # fmt: skip
 

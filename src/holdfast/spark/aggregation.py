@@ -22,6 +22,7 @@ from holdfast.spark.operators import (
     Operator,
     Shown,
     TaskSettings,
+    described,
     event_time_ordinal,
     free,
     is_window,
@@ -84,14 +85,16 @@ class Aggregation(Operator):
         parse_schema(StructType(fields)).check_key()
         self._keys = keys_of(fields, set(after.columns))
         self._key_names = [part for key in self._stored_keys() for part in key.parts] or [_GLOBAL]
-        self._call_names = _call_names(analyzed, after)
+        self._call_names = _call_names(analyzed, after, len(fields))
         self._partials: list[Partials] = [
             take_apart(call, name)
             for call, name in zip(analyzed.calls, self._call_names, strict=True)
         ]
         self._calls = [call.sql for call in analyzed.calls]
-        self._results = [f"result_{i}" for i in range(len(self._partials))]
-        self._finish = analyzed.finish(self._results)
+        self._fields = fields
+        self._made_keys = [f"key_{i}" for i in range(len(fields))]
+        self._made_results = [f"result_{i}" for i in range(len(self._partials))]
+        self._finish = analyzed.finish(self._made_keys, self._made_results)
         self.merges: tuple[Merge, ...] = tuple(partial.merge for partial in self._partials)
         self.key_index = event_time_ordinal(self._stored_keys())
 
@@ -169,9 +172,18 @@ class Aggregation(Operator):
         )
 
     def output(self, rows: DataFrame) -> DataFrame:
-        for name, partial in zip(self._results, self._partials, strict=True):
-            rows = rows.withColumn(name, partial.result)
-        return rows.select(*[key.restored() for key in self._keys], *self._finish)
+        pairs = zip(self._made_keys, self._fields, strict=True)
+        keys = [described(F.col(name), field) for name, field in pairs]
+        return self._made(rows).select(*keys, *self._finish)
+
+    def _made(self, rows: DataFrame) -> DataFrame:
+        """Keys and aggregates out of stored rows, and nothing else that could have their names."""
+        keys = zip(self._keys, self._made_keys, strict=True)
+        results = zip(self._partials, self._made_results, strict=True)
+        return rows.select(
+            *[key.restored().alias(name) for key, name in keys],
+            *[partial.result.alias(name) for partial, name in results],
+        )
 
     def shown(self, variable: str | None) -> Shown:
         return replace(super().shown(variable), make=self._shown_rows)
@@ -276,16 +288,19 @@ def _end_type(session: StructField) -> str:
     return str(session.dataType["end"].dataType.simpleString())
 
 
-def _call_names(analyzed: analysis.AnalyzedAggregation, after: DataFrame) -> list[str]:
+def _call_names(
+    analyzed: analysis.AnalyzedAggregation, after: DataFrame, num_keys: int
+) -> list[str]:
     """A name for each aggregate call: that of its column where it makes one by itself."""
+    keys = [f"key_{i}" for i in range(num_keys)]
     placeholders = [f"call_{i}" for i in range(len(analyzed.calls))]
-    columns = after.columns[len(analyzed.key_names) :]
+    columns = after.columns[num_keys:]
     taken = set(after.columns)
     names = []
     for i, placeholder in enumerate(placeholders):
         own = [
             column
-            for column, finished in zip(columns, analyzed.finish(placeholders), strict=True)
+            for column, finished in zip(columns, analyzed.finish(keys, placeholders), strict=True)
             if str(finished) == f"Column<'{placeholder} AS {column}'>"
         ]
         names.append(own[0] if own else free(f"aggregate_{i}", taken))

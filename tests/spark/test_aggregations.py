@@ -111,6 +111,65 @@ CASES: dict[str, tuple[Pipeline, str]] = {
 }  # fmt: skip
 
 
+def _alike(frame: Any) -> Any:
+    return frame.groupBy(F.col("id").alias("a_sum"), "id", "id").agg(
+        F.avg("v").alias("a"), F.sum("v").alias("A_count"), F.count("v").alias("a_sum"),
+        F.last("v", ignorenulls=True).alias("l"), F.max("v").alias("l_seen"),
+        F.max_by("v", "ts").alias("m"), F.max("ts").alias("m_by"),
+        F.approx_count_distinct("v").alias("n"), F.count("x").alias("n_sketch"),
+        F.stddev("v").alias("id"), F.min("v").alias("id"), F.max("x").alias("id_mean"),
+        F.count("*").alias("_rows"), F.count("*").alias("_hash"), F.sum("x").alias("_found"),
+    )  # fmt: skip
+
+
+ALIKE: dict[str, tuple[Pipeline, str]] = {
+    "partial columns": (_alike, "update"),
+    "keys of the store's names": (
+        lambda f: f.withColumnRenamed("id", "_rows").withColumn("_hash", F.col("v") % 2)
+        .groupBy("_rows", "_hash", F.window("ts", "9 minutes", "3 minutes").alias("_dead"))
+        .agg(F.sum("v").alias("_dead"), F.avg("v").alias("_dead_start")),
+        "update",
+    ),
+    "sessions": (
+        lambda f: f.withWatermark("ts", "1 minute")
+        .groupBy(F.session_window("ts", "5 minutes").alias("s"), "id", "id")
+        .agg(F.count("*").alias("s"), F.avg("v").alias("id")),
+        "append",
+    ),
+    "all rows": (lambda f: f.agg(F.count("*").alias("all_rows")), "complete"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_names_that_are_alike_give_what_spark_gives(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    pipeline, mode = ALIKE[name]
+    write_batches(tmp_path / "in", seed=6, batches=2)
+    native = run(spark, tmp_path / "in", tmp_path / "a", pipeline, mode, native=True)
+    ours = run(spark, tmp_path / "in", tmp_path / "b", pipeline, mode, native=False)
+    assert ours == native
+    assert native
+
+
+def test_names_are_stored_as_they_are_unless_another_column_has_them(spark: SparkSession) -> None:
+    rates = stateful(_rates(spark))
+    average, total = F.avg("value").alias("v"), F.sum("value").alias("v_sum")
+    assert _stored_names(rates.groupBy("value").agg(average)) == ["v_sum", "v_count"]
+    plain = rates.groupBy("value").agg(average, (F.sum("value") + 1).alias("v_sum"))
+    assert _stored_names(plain) == ["v_sum", "v_count", "aggregate_1"]
+    alike = rates.groupBy("value").agg(average, total)
+    assert _stored_names(alike) == ["v_sum", "v_count", "v_sum_"]
+    swapped = rates.groupBy("value").agg(total, average)
+    assert _stored_names(swapped) == ["v_sum", "v_sum_", "v_count"]
+    operator = swapped._stages[-1].operator
+    assert operator.definition()["aggregate v"] == "avg(value) kept in v_sum_, v_count"
+
+
+def _stored_names(frame: Any) -> list[str]:
+    return [name for merge in frame._stages[-1].operator.merges for name in merge.columns]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_every_batch_gives_what_spark_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
     pipeline, mode = CASES[name]

@@ -305,6 +305,10 @@ def test_what_cannot_work_is_refused_by_name(spark: SparkSession, tmp_path: Path
         stateful(rates).agg(F.median("value"))
     with pytest.raises(holdfast.InvalidArgument, match="DISTINCT"):
         stateful(rates).agg(F.count_distinct("value"))
+    with pytest.raises(holdfast.InvalidArgument, match=r"^try_sum\(value\) .* use sum\(value\)"):
+        stateful(rates).agg(F.try_sum("value"))
+    with pytest.raises(holdfast.InvalidArgument, match=r"^try_avg\(value\) .* use avg\(value\)"):
+        stateful(rates).agg(F.try_avg("value"))
     with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
         stateful(rates).groupBy("nope").count()
 

@@ -37,6 +37,8 @@ class AggregateCall:
     where: Column | None
     type: DataType
     distinct: bool
+    mode: str = ""
+    """How it takes an overflow, ANSI, LEGACY or TRY; nothing for most functions."""
     flags: tuple[Any, ...] = ()
 
 
@@ -149,8 +151,20 @@ def _call(session: SparkSession, node: Any) -> AggregateCall:
         where=None if condition.isEmpty() else _by_name(session, condition.get()),
         type=_type(node),
         distinct=bool(node.isDistinct()),
+        mode=_mode(function),
         flags=_flags(function),
     )
+
+
+def _mode(function: Any) -> str:
+    """How a sum or an average takes an overflow."""
+    kind = class_of(function)
+    if kind not in ("Sum", "Average"):
+        return ""
+    # Since Spark 4.1 that of a sum is told together with other things.
+    told = {method.getName() for method in function.getClass().getMethods()}
+    at = function.evalContext() if "evalContext" in told else function
+    return str(at.evalMode().toString())
 
 
 def _flags(function: Any) -> tuple[Any, ...]:

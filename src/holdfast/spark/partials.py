@@ -44,6 +44,9 @@ def take_apart(call: AggregateCall, give: Give) -> Partials:
     """The partial columns of an aggregate call, with the names given; refused when it has none."""
     if call.distinct:
         raise _refusal(call, "a distinct aggregate would have to keep every value")
+    if call.mode == "TRY":
+        plain = call.sql.removeprefix("try_")
+        raise _refusal(call, f"null in the place of an overflow is not merged; use {plain}")
     build = _FUNCTIONS.get(call.function)
     if build is None:
         raise _refusal(call, f"{call.function} cannot be merged batch by batch")

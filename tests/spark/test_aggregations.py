@@ -109,6 +109,17 @@ CASES: dict[str, tuple[Pipeline, str]] = {
         ),
         "update",
     ),
+    "nothing but keys": (lambda f: f.groupBy("id").agg(F.lit(1).alias("one")), "update"),
+    "nothing but windows": (
+        lambda f: f.withWatermark("ts", "1 minute")
+        .groupBy(F.window("ts", "9 minutes", "3 minutes"), "id").agg(F.lit(1).alias("one")),
+        "append",
+    ),
+    "nothing but sessions": (
+        lambda f: f.withWatermark("ts", "1 minute")
+        .groupBy(F.session_window("ts", "5 minutes"), "id").agg(F.upper("id").alias("upper")),
+        "append",
+    ),
     "ordered": (lambda f: f.groupBy("id").count().orderBy("count"), "complete"),
 }  # fmt: skip
 

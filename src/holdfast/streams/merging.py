@@ -35,6 +35,8 @@ def merge_table(
     merges: Sequence[Merge], batch: pa.Table, state: pa.Table, *, ansi: bool
 ) -> pa.Table:
     """The partial columns after the batch, row for row; both tables have all of `merges`."""
+    if not merges:
+        return batch.select([])
     merged: dict[str, pa.Array] = {}
     for merge in merges:
         new = [_array(batch, name) for name in merge.columns]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from native import SCHEMA, normal, run, write_batches
+from native import SCHEMA, collect, normal, run, write_batch, write_batches
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -98,8 +101,103 @@ CASES: dict[str, tuple[Pipeline, str]] = {
         .filter("n > 1").withColumn("z", F.col("s") * 2).drop("mx"),
         "update",
     ),
+    "a key by the name of a result": (
+        lambda f: f.withColumnRenamed("id", "result_0").groupBy("result_0").count(), "update",
+    ),
+    "aggregates by the names of results": (
+        lambda f: f.groupBy("id").agg(
+            F.sum("v").alias("result_1"), F.max("v").alias("result_0"), F.upper("id").alias("key_0")
+        ),
+        "update",
+    ),
+    "nothing but keys": (lambda f: f.groupBy("id").agg(F.lit(1).alias("one")), "update"),
+    "nothing but windows": (
+        lambda f: f.withWatermark("ts", "1 minute")
+        .groupBy(F.window("ts", "9 minutes", "3 minutes"), "id").agg(F.lit(1).alias("one")),
+        "append",
+    ),
+    "nothing but sessions": (
+        lambda f: f.withWatermark("ts", "1 minute")
+        .groupBy(F.session_window("ts", "5 minutes"), "id").agg(F.upper("id").alias("upper")),
+        "append",
+    ),
     "ordered": (lambda f: f.groupBy("id").count().orderBy("count"), "complete"),
 }  # fmt: skip
+
+
+def _alike(frame: Any) -> Any:
+    return frame.groupBy(F.col("id").alias("a_sum"), "id", "id").agg(
+        F.avg("v").alias("a"), F.sum("v").alias("A_count"), F.count("v").alias("a_sum"),
+        F.last("v", ignorenulls=True).alias("l"), F.max("v").alias("l_seen"),
+        F.max_by("v", "ts").alias("m"), F.max("ts").alias("m_by"),
+        F.approx_count_distinct("v").alias("n"), F.count("x").alias("n_sketch"),
+        F.stddev("v").alias("id"), F.min("v").alias("id"), F.max("x").alias("id_mean"),
+        F.count("*").alias("_rows"), F.count("*").alias("_hash"), F.sum("x").alias("_found"),
+    )  # fmt: skip
+
+
+ALIKE: dict[str, tuple[Pipeline, str]] = {
+    "partial columns": (_alike, "update"),
+    "keys of the store's names": (
+        lambda f: f.withColumnRenamed("id", "_rows").withColumn("_hash", F.col("v") % 2)
+        .groupBy("_rows", "_hash", F.window("ts", "9 minutes", "3 minutes").alias("_dead"))
+        .agg(F.sum("v").alias("_dead"), F.avg("v").alias("_dead_start")),
+        "update",
+    ),
+    "sessions": (
+        lambda f: f.withWatermark("ts", "1 minute")
+        .groupBy(F.session_window("ts", "5 minutes").alias("s"), "id", "id")
+        .agg(F.count("*").alias("s"), F.avg("v").alias("id")),
+        "append",
+    ),
+    "all rows": (lambda f: f.agg(F.count("*").alias("all_rows")), "complete"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_names_that_are_alike_give_what_spark_gives(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    pipeline, mode = ALIKE[name]
+    write_batches(tmp_path / "in", seed=6, batches=2)
+    native = run(spark, tmp_path / "in", tmp_path / "a", pipeline, mode, native=True)
+    ours = run(spark, tmp_path / "in", tmp_path / "b", pipeline, mode, native=False)
+    assert ours == native
+    assert native
+
+
+def test_names_are_stored_as_they_are_unless_another_column_has_them(spark: SparkSession) -> None:
+    rates = stateful(_rates(spark))
+    average, total = F.avg("value").alias("v"), F.sum("value").alias("v_sum")
+    assert _stored_names(rates.groupBy("value").agg(average)) == ["v_sum", "v_count"]
+    plain = rates.groupBy("value").agg(average, (F.sum("value") + 1).alias("v_sum"))
+    assert _stored_names(plain) == ["v_sum", "v_count", "aggregate_1"]
+    alike = rates.groupBy("value").agg(average, total)
+    assert _stored_names(alike) == ["v_sum", "v_count", "v_sum_"]
+    swapped = rates.groupBy("value").agg(total, average)
+    assert _stored_names(swapped) == ["v_sum", "v_sum_", "v_count"]
+    operator = swapped._stages[-1].operator
+    assert operator.definition()["aggregate v"] == "avg(value) kept in v_sum_, v_count"
+
+
+def test_a_view_shows_stored_keys_and_finished_aggregates(spark: SparkSession) -> None:
+    times = F.window("timestamp", "4 seconds", "2 seconds").alias("w")
+    counted = stateful(_rates(spark)).groupBy(times, F.col("value").alias("_rows"))
+    shown = counted.agg(F.avg("value").alias("v"), F.sum("value").alias("v_sum"))
+    make = shown._stages[-1].operator.shown(None).make
+    stored = "_rows_ long, w_start timestamp, w_end timestamp, v_sum double, v_count long"
+    row = (7, datetime(2026, 1, 1), datetime(2026, 1, 2), 9.0, 2, 9)
+    made = make(spark.createDataFrame([row], f"{stored}, v_sum_ long")).first().asDict()
+    expected = {"_rows_": 7, "w_start": row[1], "w_end": row[2], "v": 4.5, "v_sum": 9}
+    assert made == expected
+    again = counted.agg(F.avg("value").alias("v"), F.sum("value").alias("v"))
+    make, rows = again._stages[-1].operator.shown(None).make, f"{stored}, v long"
+    with pytest.raises(holdfast.InvalidArgument, match=r"alias\(\)"):
+        make(spark.createDataFrame([row], rows))
+
+
+def _stored_names(frame: Any) -> list[str]:
+    return [name for merge in frame._stages[-1].operator.merges for name in merge.columns]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -223,6 +321,38 @@ def test_an_overflow_fails_the_batch_and_commits_nothing(
         assert db.version == 1
 
 
+def test_an_average_that_overflowed_stays_null_as_sparks_does(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    big, schema = Decimal("9" * 38), "id string, d decimal(38,0)"
+    batches = [
+        [("a", big), ("b", big), ("b", big), ("c", None)],
+        [("a", big), ("b", 1), ("c", None)],
+        [("a", 1), ("b", 1), ("c", 4)],
+    ]
+    for number, rows in enumerate(batches):
+        cells = {"id": [key for key, _ in rows], "d": [cell for _, cell in rows]}
+        kinds = pa.schema([("id", pa.string()), ("d", pa.decimal128(38, 0))])
+        (tmp_path / "in").mkdir(exist_ok=True)
+        write_batch(tmp_path / "in", number, pa.table(cells, schema=kinds))
+
+    def averages(frame: Any) -> Any:
+        return frame.groupBy("id").agg(F.avg("d").alias("m"))
+
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        native, ours = (
+            collect(spark, tmp_path / "in", tmp_path / name, averages, "complete",
+                    native=name == "a", schema=schema)
+            for name in ("a", "b")
+        )  # fmt: skip
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+    assert [sorted(rows) for rows in ours] == [sorted(rows) for rows in native]
+    assert [dict(rows)["c"] for rows in native] == [None, None, 4]
+
+
 def _rates(spark: SparkSession) -> DataFrame:
     return spark.readStream.format("rate").load()
 
@@ -237,6 +367,10 @@ def test_what_cannot_work_is_refused_by_name(spark: SparkSession, tmp_path: Path
         stateful(rates).agg(F.median("value"))
     with pytest.raises(holdfast.InvalidArgument, match="DISTINCT"):
         stateful(rates).agg(F.count_distinct("value"))
+    with pytest.raises(holdfast.InvalidArgument, match=r"^try_sum\(value\) .* use sum\(value\)"):
+        stateful(rates).agg(F.try_sum("value"))
+    with pytest.raises(holdfast.InvalidArgument, match=r"^try_avg\(value\) .* use avg\(value\)"):
+        stateful(rates).agg(F.try_avg("value"))
     with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
         stateful(rates).groupBy("nope").count()
 

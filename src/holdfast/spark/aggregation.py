@@ -18,10 +18,12 @@ from holdfast.spark import analysis, jvm
 from holdfast.spark.operators import (
     DELAY,
     SESSION,
+    FreeNames,
     Key,
     Operator,
     Shown,
     TaskSettings,
+    described,
     event_time_ordinal,
     free,
     is_window,
@@ -81,17 +83,22 @@ class Aggregation(Operator):
         self._groupings = groupings
         analyzed = analysis.analyze_aggregation(after, len(groupings))
         fields = after.schema.fields[: len(groupings)]
-        parse_schema(StructType(fields)).check_key()
-        self._keys = keys_of(fields, set(after.columns))
+        case_sensitive = jvm.is_case_sensitive(after.sparkSession)
+        names = FreeNames([ROWS], case_sensitive=case_sensitive)
+        # The keys as a batch has them, each with a name of its own.
+        own = [StructField(names.give(f.name), f.dataType, f.nullable, f.metadata) for f in fields]
+        parse_schema(StructType(own)).check_key()
+        self._keys = keys_of(own, {*after.columns, *(field.name for field in own)})
         self._key_names = [part for key in self._stored_keys() for part in key.parts] or [_GLOBAL]
-        self._call_names = _call_names(analyzed, after)
-        self._partials: list[Partials] = [
-            take_apart(call, name)
-            for call, name in zip(analyzed.calls, self._call_names, strict=True)
-        ]
-        self._calls = [call.sql for call in analyzed.calls]
-        self._results = [f"result_{i}" for i in range(len(self._partials))]
-        self._finish = analyzed.finish(self._results)
+        taken = [ROWS, *self._key_names, *(field.name for field in own)]
+        calls = _Calls(FreeNames(taken, case_sensitive=case_sensitive))
+        for call, name in zip(analyzed.calls, _call_names(analyzed, after, len(own)), strict=True):
+            calls.take(call, name)
+        self._partials, self._calls = calls.partials, calls.definition
+        self._fields = fields
+        self._made_keys = [f"key_{i}" for i in range(len(fields))]
+        self._made_results = [f"result_{i}" for i in range(len(self._partials))]
+        self._finish = analyzed.finish(self._made_keys, self._made_results)
         self.merges: tuple[Merge, ...] = tuple(partial.merge for partial in self._partials)
         self.key_index = event_time_ordinal(self._stored_keys())
 
@@ -107,10 +114,7 @@ class Aggregation(Operator):
         return {
             "operator": self.title,
             "keys": ", ".join(jvm.sql_of(grouping) for grouping in self._groupings) or "none",
-            **{
-                f"{AGGREGATE}{name}": sql
-                for name, sql in zip(self._call_names, self._calls, strict=True)
-            },
+            **self._calls,
         }
 
     def ticks(self, mode: str) -> bool:
@@ -121,7 +125,15 @@ class Aggregation(Operator):
         return self.key_index is not None and mode != "complete"
 
     def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
-        return self._routed(self._grouped(batch, self._groupings), partitions)
+        return self._routed(self._grouped(batch, self._named()), partitions)
+
+    def _named(self) -> tuple[Column, ...]:
+        """What is grouped by, under the names the keys have in a batch."""
+        triples = zip(self._groupings, self._fields, self._keys, strict=True)
+        return tuple(
+            grouping if key.field.name == field.name else grouping.alias(key.field.name)
+            for grouping, field, key in triples
+        )
 
     def _grouped(self, rows: DataFrame, groupings: tuple[Column, ...]) -> DataFrame:
         """The partial aggregates of a batch, one row a key."""
@@ -169,26 +181,37 @@ class Aggregation(Operator):
         )
 
     def output(self, rows: DataFrame) -> DataFrame:
-        for name, partial in zip(self._results, self._partials, strict=True):
-            rows = rows.withColumn(name, partial.result)
-        return rows.select(*[key.restored() for key in self._keys], *self._finish)
+        pairs = zip(self._made_keys, self._fields, strict=True)
+        keys = [described(F.col(name), field) for name, field in pairs]
+        return self._made(rows).select(*keys, *self._finish)
+
+    def _made(self, rows: DataFrame) -> DataFrame:
+        """Keys and aggregates out of stored rows, and nothing else that could have their names."""
+        keys = zip(self._keys, self._made_keys, strict=True)
+        results = zip(self._partials, self._made_results, strict=True)
+        return rows.select(
+            *[key.restored().alias(name) for key, name in keys],
+            *[partial.result.alias(name) for partial, name in results],
+        )
 
     def shown(self, variable: str | None) -> Shown:
         return replace(super().shown(variable), make=self._shown_rows)
 
     def _shown_rows(self, rows: DataFrame) -> DataFrame:
         """Keys as they are stored, and finished aggregates."""
-        finished = self.output(rows)
-        keys = [column for key in self._stored_keys() for column in key.columns()]
-        names = finished.columns[len(self._keys) :]
-        if len(set(finished.columns)) < len(finished.columns):
+        names = dict(zip((key.field.name for key in self._keys), self._made_keys, strict=True))
+        keys = [
+            column for key in self._stored_keys() for column in key.columns(names[key.field.name])
+        ]
+        if self.is_global:
+            keys = [F.lit(0).alias(_GLOBAL)]
+        shown = self._made(rows).select(*keys, *self._finish)
+        if len(set(shown.columns)) < len(shown.columns):
             raise InvalidArgument(
                 "Two columns of the aggregation have the same name, and a view needs them to "
                 "differ: give one another name with alias()."
             )
-        if self.is_global:
-            keys = [F.lit(0).alias(_GLOBAL)]
-        return finished.select(*keys, *[F.col(quoted(name)) for name in names])
+        return shown
 
 
 class _ByWindowLast(Aggregation):
@@ -196,7 +219,6 @@ class _ByWindowLast(Aggregation):
 
     def __init__(self, groupings: tuple[Column, ...], after: DataFrame, place: int) -> None:
         self._place = place
-        self._field: StructField = after.schema.fields[place]
         super().__init__(groupings, after)
         self.prefix = len(self._key_names) - 2
 
@@ -210,8 +232,8 @@ class _ByWindowLast(Aggregation):
 
     def _grouped_with(self, rows: DataFrame, window: Column) -> DataFrame:
         """`_grouped` with another column in the place of the window."""
-        groupings = list(self._groupings)
-        groupings[self._place] = window.alias(self._field.name)
+        groupings = list(self._named())
+        groupings[self._place] = window.alias(self._keys[self._place].field.name)
         return self._grouped(rows, tuple(groupings))
 
 
@@ -266,7 +288,7 @@ class SessionAggregation(_ByWindowLast):
         session = F.col(quoted(marked))
         if self.key_index is not None:
             late = F.timestamp_micros(F.lit(marks.late_us))
-            is_late = session.getField("end") <= late.cast(_end_type(self._field))
+            is_late = session.getField("end") <= late.cast(_end_type(self._fields[self._place]))
             rows = rows.observe(jvm.LATE, F.count_if(is_late).alias("rows")).filter(~is_late)
         return self._routed(self._grouped_with(rows, session), partitions)
 
@@ -276,16 +298,46 @@ def _end_type(session: StructField) -> str:
     return str(session.dataType["end"].dataType.simpleString())
 
 
-def _call_names(analyzed: analysis.AnalyzedAggregation, after: DataFrame) -> list[str]:
+class _Calls:
+    """Aggregate calls taken apart, and what the definition of the query says about each."""
+
+    def __init__(self, names: FreeNames) -> None:
+        self._names = names
+        self.partials: list[Partials] = []
+        self.definition: dict[str, str] = {}
+
+    def take(self, call: analysis.AggregateCall, name: str) -> None:
+        """Take a call apart, whose partial columns are named after `name` where that is free."""
+        wanted: list[str] = []
+
+        def give(suffix: str) -> str:
+            wanted.append(f"{name}{suffix}")
+            return self._names.give(wanted[-1])
+
+        partials = take_apart(call, give)
+        given = [column for column, _ in partials.columns]
+        self.partials.append(partials)
+        if sorted(given) == sorted(wanted):
+            self.definition[f"{AGGREGATE}{name}"] = call.sql
+        else:
+            # The next start may not find these columns to be another aggregate's.
+            label = free(f"{AGGREGATE}{name}", set(self.definition))
+            self.definition[label] = f"{call.sql} kept in {', '.join(given)}"
+
+
+def _call_names(
+    analyzed: analysis.AnalyzedAggregation, after: DataFrame, num_keys: int
+) -> list[str]:
     """A name for each aggregate call: that of its column where it makes one by itself."""
+    keys = [f"key_{i}" for i in range(num_keys)]
     placeholders = [f"call_{i}" for i in range(len(analyzed.calls))]
-    columns = after.columns[len(analyzed.key_names) :]
+    columns = after.columns[num_keys:]
     taken = set(after.columns)
     names = []
     for i, placeholder in enumerate(placeholders):
         own = [
             column
-            for column, finished in zip(columns, analyzed.finish(placeholders), strict=True)
+            for column, finished in zip(columns, analyzed.finish(keys, placeholders), strict=True)
             if str(finished) == f"Column<'{placeholder} AS {column}'>"
         ]
         names.append(own[0] if own else free(f"aggregate_{i}", taken))

@@ -37,6 +37,8 @@ class AggregateCall:
     where: Column | None
     type: DataType
     distinct: bool
+    mode: str = ""
+    """How it takes an overflow, ANSI, LEGACY or TRY; nothing for most functions."""
     flags: tuple[Any, ...] = ()
 
 
@@ -44,12 +46,12 @@ class AggregateCall:
 class AnalyzedAggregation:
     """An aggregation taken apart: its calls, and how each output column is made of them.
 
-    `finish` takes a column for each call and gives the output columns; keys are named `key_names`.
+    `finish` takes the names of columns that hold the keys and the calls' values, and gives the
+    output columns after the keys.
     """
 
-    key_names: tuple[str, ...]
     calls: tuple[AggregateCall, ...]
-    finish: Callable[[list[str]], list[Column]]
+    finish: Callable[[list[str], list[str]], list[Column]]
 
 
 def analyze_aggregation(frame: DataFrame, num_keys: int) -> AnalyzedAggregation:
@@ -70,12 +72,12 @@ def analyze_aggregation(frame: DataFrame, num_keys: int) -> AnalyzedAggregation:
             if not any(node.semanticEquals(other) for other in found):
                 found.append(node)
 
-    def finish(call_names: list[str]) -> list[Column]:
+    def finish(key_names: list[str], call_names: list[str]) -> list[Column]:
         def replaced(node: Any) -> Any:
             if class_of(node) == "AggregateExpression":
                 at = next(i for i, other in enumerate(found) if node.semanticEquals(other))
                 return _attribute(session, call_names[at])
-            for key, grouping in zip(names[:num_keys], groupings, strict=False):
+            for key, grouping in zip(key_names, groupings, strict=False):
                 if node.semanticEquals(grouping):
                     return _attribute(session, key)
             return _rebuilt(session, node, replaced)
@@ -86,7 +88,7 @@ def analyze_aggregation(frame: DataFrame, num_keys: int) -> AnalyzedAggregation:
         ]
 
     calls = tuple(_call(session, node) for node in found)
-    return AnalyzedAggregation(tuple(names[:num_keys]), calls, finish)
+    return AnalyzedAggregation(calls, finish)
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,20 @@ def _call(session: SparkSession, node: Any) -> AggregateCall:
         where=None if condition.isEmpty() else _by_name(session, condition.get()),
         type=_type(node),
         distinct=bool(node.isDistinct()),
+        mode=_mode(function),
         flags=_flags(function),
     )
+
+
+def _mode(function: Any) -> str:
+    """How a sum or an average takes an overflow."""
+    kind = class_of(function)
+    if kind not in ("Sum", "Average"):
+        return ""
+    # Since Spark 4.1 that of a sum is told together with other things.
+    told = {method.getName() for method in function.getClass().getMethods()}
+    at = function.evalContext() if "evalContext" in told else function
+    return str(at.evalMode().toString())
 
 
 def _flags(function: Any) -> tuple[Any, ...]:

@@ -347,9 +347,14 @@ def check_partition_columns(session: SparkSession, schema: StructType, names: li
     """Spark's check that files can be laid out by these columns."""
     java = gateway(session)
     java_schema = _java_schema(session, schema)
-    sensitive = str(session.conf.get("spark.sql.caseSensitive")).lower() == "true"
+    sensitive = is_case_sensitive(session)
     utils = java.org.apache.spark.sql.execution.datasources.PartitioningUtils
     utils.validatePartitionColumn(java_schema, java.PythonUtils.toSeq(names), sensitive)
+
+
+def is_case_sensitive(session: SparkSession) -> bool:
+    """Whether names of columns that differ in case alone are different names."""
+    return str(session.conf.get("spark.sql.caseSensitive")).lower() == "true"
 
 
 def check_data_source(session: SparkSession, name: str) -> None:

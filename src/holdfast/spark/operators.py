@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from holdfast.streams.handle import QueryInfo
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.task import StoreSpec, Task
 from holdfast.streams.watermark import Watermarks
-from holdfast.types import Schema
+from holdfast.types import RESERVED_PREFIXES, Schema
 
 Step = Callable[[DataFrame], DataFrame]
 DELAY = "spark.watermarkDelayMs"
@@ -182,9 +182,9 @@ class Key:
         """Whether the column is a window."""
         return len(self.parts) == 2
 
-    def columns(self) -> list[Column]:
-        """The stored columns out of the original one."""
-        source = F.col(quoted(self.field.name))
+    def columns(self, name: str | None = None) -> list[Column]:
+        """The stored columns out of the original one, which may have another name."""
+        source = F.col(quoted(self.field.name if name is None else name))
         if not self.is_window:
             return [source.alias(self.parts[0])]
         start, end = self.parts
@@ -256,6 +256,26 @@ def free(name: str, taken: set[str]) -> str:
         name += "_"
     taken.add(name)
     return name
+
+
+class FreeNames:
+    """Gives out column names a store can have, each once as Spark compares names.
+
+    A name that nobody has yet is given as it is.
+    """
+
+    def __init__(self, taken: Iterable[str], *, case_sensitive: bool) -> None:
+        self._fold = str if case_sensitive else str.lower
+        self._taken = set(map(self._fold, taken))
+
+    def give(self, name: str) -> str:
+        """The name, or one like it that is free."""
+        if name.startswith(RESERVED_PREFIXES):
+            name = f"column{name}"
+        while self._fold(name) in self._taken:
+            name += "_"
+        self._taken.add(self._fold(name))
+        return name
 
 
 def quoted(name: str) -> str:

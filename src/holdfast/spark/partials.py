@@ -23,6 +23,9 @@ from holdfast.spark.operators import quoted
 from holdfast.streams.merging import Merge
 from holdfast.streams.sketches import header, precision_of
 
+Give = Callable[[str], str]
+"""Gives the name of a partial column that ends in what it is called with."""
+
 
 @dataclass(frozen=True)
 class Partials:
@@ -37,14 +40,17 @@ class Partials:
     result: Column
 
 
-def take_apart(call: AggregateCall, name: str) -> Partials:
-    """The partial columns of an aggregate call, named after `name`; refused when it has none."""
+def take_apart(call: AggregateCall, give: Give) -> Partials:
+    """The partial columns of an aggregate call, with the names given; refused when it has none."""
     if call.distinct:
         raise _refusal(call, "a distinct aggregate would have to keep every value")
+    if call.mode == "TRY":
+        plain = call.sql.removeprefix("try_")
+        raise _refusal(call, f"null in the place of an overflow is not merged; use {plain}")
     build = _FUNCTIONS.get(call.function)
     if build is None:
         raise _refusal(call, f"{call.function} cannot be merged batch by batch")
-    return build(call, name)
+    return build(call, give)
 
 
 def _refusal(call: AggregateCall, why: str) -> InvalidArgument:
@@ -64,9 +70,10 @@ def _input(call: AggregateCall, at: int = 0) -> Column:
 def _one(kind: str, function: Callable[[Column], Column]) -> Callable[..., Partials]:
     """A function whose partial is its own value."""
 
-    def build(call: AggregateCall, name: str) -> Partials:
+    def build(call: AggregateCall, give: Give) -> Partials:
         if kind in ("min", "max"):
             _check_ordered(call, call.input_types[0])
+        name = give("")
         column = (name, function(_input(call)))
         return Partials((column,), Merge(kind, (name,)), F.col(quoted(name)))
 
@@ -78,13 +85,14 @@ def _check_ordered(call: AggregateCall, kind: DataType) -> None:
         raise _refusal(call, "it compares structs, arrays or maps")
 
 
-def _sum(call: AggregateCall, name: str) -> Partials:
+def _sum(call: AggregateCall, give: Give) -> Partials:
     if not isinstance(call.type, (IntegralType, FractionalType)):
         raise _refusal(call, "sums of intervals are not supported")
-    return _one("sum", F.sum)(call, name)
+    return _one("sum", F.sum)(call, give)
 
 
-def _count(call: AggregateCall, name: str) -> Partials:
+def _count(call: AggregateCall, give: Give) -> Partials:
+    name = give("")
     present = call.where if call.where is not None else F.lit(True)
     for cell in call.inputs:
         present = present & cell.isNotNull()
@@ -92,8 +100,8 @@ def _count(call: AggregateCall, name: str) -> Partials:
     return Partials((column,), Merge("count", (name,)), F.col(quoted(name)))
 
 
-def _average(call: AggregateCall, name: str) -> Partials:
-    total, count = f"{name}_sum", f"{name}_count"
+def _average(call: AggregateCall, give: Give) -> Partials:
+    total, count = give("_sum"), give("_count")
     kind = call.input_types[0]
     if isinstance(kind, DecimalType):
         added = F.sum(_input(call))
@@ -109,9 +117,9 @@ def _average(call: AggregateCall, name: str) -> Partials:
 
 
 def _moments(result: Callable[[Column, Column], Column]) -> Callable[..., Partials]:
-    def build(call: AggregateCall, name: str) -> Partials:
+    def build(call: AggregateCall, give: Give) -> Partials:
         cell = _input(call).cast("double")
-        names = (f"{name}_count", f"{name}_mean", f"{name}_square")
+        names = (give("_count"), give("_mean"), give("_square"))
         count = F.count(cell).cast("double")
         columns = (count, F.avg(cell), F.var_pop(cell) * count)
         ended = result(F.col(quoted(names[0])), F.col(quoted(names[2])))
@@ -122,8 +130,8 @@ def _moments(result: Callable[[Column, Column], Column]) -> Callable[..., Partia
 
 
 def _first_or_last(kind: str, function: Callable[..., Column]) -> Callable[..., Partials]:
-    def build(call: AggregateCall, name: str) -> Partials:
-        value, seen = name, f"{name}_seen"
+    def build(call: AggregateCall, give: Give) -> Partials:
+        value, seen = give(""), give("_seen")
         boxed = F.struct(call.inputs[0].alias("v"))
         counts = F.lit(True) if call.where is None else call.where
         if call.flags[0]:
@@ -138,29 +146,29 @@ def _first_or_last(kind: str, function: Callable[..., Column]) -> Callable[..., 
 def _best_by(
     kind: str, pick: Callable[[Column, Column], Column], best: Callable[[Column], Column]
 ) -> Callable[..., Partials]:
-    def build(call: AggregateCall, name: str) -> Partials:
+    def build(call: AggregateCall, give: Give) -> Partials:
         _check_ordered(call, call.input_types[1])
-        value, order = name, f"{name}_by"
+        value, order = give(""), give("_by")
         columns = ((value, pick(call.inputs[0], _input(call, 1))), (order, best(_input(call, 1))))
         return Partials(columns, Merge(kind, (value, order)), F.col(quoted(value)))
 
     return build
 
 
-def _set(call: AggregateCall, name: str) -> Partials:
+def _set(call: AggregateCall, give: Give) -> Partials:
     _check_ordered(call, call.input_types[0])
-    return _one("set", F.collect_set)(call, name)
+    return _one("set", F.collect_set)(call, give)
 
 
-def _approximate_count(call: AggregateCall, name: str) -> Partials:
+def _approximate_count(call: AggregateCall, give: Give) -> Partials:
     cell = _input(call)
     hashes = F.collect_set(F.when(cell.isNotNull(), F.xxhash64(cell)))
     texts = F.transform(hashes, lambda h: F.lpad(F.hex(h), 16, "0"))
     start = F.lit(bytearray(header(precision_of(call.flags[0]))))
     sketch = F.concat(start, F.unhex(F.array_join(texts, "")))
-    columns = ((name, F.size(hashes).cast("long")), (f"{name}_sketch", sketch))
-    names = tuple(column for column, _ in columns)
-    return Partials(columns, Merge("distinct", names), F.col(quoted(name)))
+    names = (give(""), give("_sketch"))
+    columns = ((names[0], F.size(hashes).cast("long")), (names[1], sketch))
+    return Partials(columns, Merge("distinct", names), F.col(quoted(names[0])))
 
 
 def _sample(count: Column, square: Column) -> Column:
@@ -171,7 +179,7 @@ def _population(count: Column, square: Column) -> Column:
     return F.when(count > 0, square / count)
 
 
-_FUNCTIONS: dict[str, Callable[[AggregateCall, str], Partials]] = {
+_FUNCTIONS: dict[str, Callable[[AggregateCall, Give], Partials]] = {
     "Sum": _sum,
     "Count": _count,
     "CountIf": _one("count", F.count_if),

@@ -40,6 +40,8 @@ class Runs:
 def merged_runs(merges: Sequence[Merge], table: pa.Table, runs: Runs, *, ansi: bool) -> pa.Table:
     """A row for each group: the columns of `table`, all of them in `merges`, merged in order."""
     merged = table.take(pa.array(runs.rows[runs.firsts]))
+    if not merges:
+        return merged
     for step in range(1, int(runs.sizes.max(initial=0))):
         longer = np.flatnonzero(runs.sizes > step)
         following = table.take(pa.array(runs.rows[runs.firsts[longer] + step]))

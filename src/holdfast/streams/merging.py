@@ -35,6 +35,8 @@ def merge_table(
     merges: Sequence[Merge], batch: pa.Table, state: pa.Table, *, ansi: bool
 ) -> pa.Table:
     """The partial columns after the batch, row for row; both tables have all of `merges`."""
+    if not merges:
+        return batch.select([])
     merged: dict[str, pa.Array] = {}
     for merge in merges:
         new = [_array(batch, name) for name in merge.columns]
@@ -54,7 +56,9 @@ def _sum(old: Columns, new: Columns, ansi: bool) -> Columns:
     left, right = old[0], new[0]
     added = _add(left, right, ansi)
     if left.null_count or right.null_count:
-        added = pc.coalesce(added, left, right)
+        # Not coalesce: where both are there and overflow, nothing is the answer.
+        added = pc.if_else(pc.is_null(right), left, added)
+        added = pc.if_else(pc.is_null(left), right, added)
     return [added]
 
 
@@ -89,7 +93,13 @@ def _count(old: Columns, new: Columns, ansi: bool) -> Columns:
 
 
 def _sum_and_count(old: Columns, new: Columns, ansi: bool) -> Columns:
-    return [*_sum(old[:1], new[:1], ansi), *_count(old[1:], new[1:], ansi)]
+    """A sum of something that is null did overflow, and stays null whatever is added."""
+    added = _sum(old[:1], new[:1], ansi)[0]
+    for total, count in (old, new):
+        if total.null_count:
+            lost = pc.and_(pc.is_null(total), pc.greater(pc.fill_null(count, 0), 0))
+            added = pc.if_else(lost, pa.scalar(None, added.type), added)
+    return [added, *_count(old[1:], new[1:], ansi)]
 
 
 def _least(old: Columns, new: Columns, ansi: bool) -> Columns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -63,7 +64,11 @@ class StatefulDataFrame:
         if not self._stages:
             return StatefulDataFrame(native, native)
         last = self._stages[-1]
-        stages = (*self._stages[:-1], Stage(last.operator, (*last.steps, step)))
+
+        def taken_for_native(frame: DataFrame) -> DataFrame:
+            return jvm.identified(step(frame), native)
+
+        stages = (*self._stages[:-1], replace(last, steps=(*last.steps, taken_for_native)))
         return StatefulDataFrame(self._source, native, stages)
 
     def _through(self, operator: Operator, native: DataFrame) -> StatefulDataFrame:
@@ -73,7 +78,8 @@ class StatefulDataFrame:
             if isinstance(operator, KeyedOperator):
                 made = processed(operator, self._native)
             return StatefulDataFrame(made, made)
-        return StatefulDataFrame(self._source, native, (*self._stages, Stage(operator)))
+        stage = Stage(operator, self._native, native)
+        return StatefulDataFrame(self._source, native, (*self._stages, stage))
 
     def select(self, *cols: Any) -> StatefulDataFrame:
         """As DataFrame.select."""

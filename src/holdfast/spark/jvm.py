@@ -161,13 +161,25 @@ def fill_gap(session: SparkSession, gap: Gap, rows: DataFrame) -> DataFrame:
     return frame_of(session, filled(gap))
 
 
+def identified(frame: DataFrame, like: DataFrame) -> DataFrame:
+    """The frame, its columns taken for those of another: what names a column of `like`, by a
+    Column of it or by its alias, names the one in the same place. Requires: columns alike.
+    """
+    plan = frame._jdf.queryExecution().analyzed()
+    given = scala_list(plan.output())
+    wanted = scala_list(like._jdf.queryExecution().analyzed().output())
+    return frame_of(frame.sparkSession, _renamed(frame.sparkSession, plan, given, wanted))
+
+
 def _renamed(session: SparkSession, plan: Any, given: list[Any], wanted: list[Any]) -> Any:
     """A plan's columns under the identity of others."""
     jvm, nothing = gateway(session), scala_seq(session, [])
     alias = jvm.org.apache.spark.sql.catalyst.expressions.Alias
     none = getattr(jvm, "scala.None$").__getattr__("MODULE$")
     columns = [
-        alias(column, asked.name(), asked.exprId(), nothing, none, nothing)
+        column.withQualifier(asked.qualifier())
+        if column.exprId().equals(asked.exprId())
+        else alias(column, asked.name(), asked.exprId(), asked.qualifier(), none, nothing)
         for column, asked in zip(given, wanted, strict=True)
     ]
     project = jvm.org.apache.spark.sql.catalyst.plans.logical.Project

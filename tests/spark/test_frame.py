@@ -171,6 +171,31 @@ def test_a_batch_can_be_joined_with_a_table_of_the_stream(
     assert sorted(seen) == [("Ann",), ("Bob",)]
 
 
+def test_columns_are_taken_from_the_wrapper_as_from_a_dataframe(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def pipeline(frame: Any) -> Any:
+        totals = frame[frame.v > -40].groupBy(frame.id, frame["x"] > 0.5).agg(F.sum(frame[1]))
+        renamed = totals.withColumnRenamed("sum(v)", "total")
+        return renamed[renamed.total > 0][["total", renamed["id"]]]
+
+    write_batches(tmp_path / "in", seed=6, batches=2)
+    native, ours = (
+        run(spark, tmp_path / "in", tmp_path / side, pipeline, "update", native=side == "native")
+        for side in ("native", "ours")
+    )
+    assert ours == native
+    assert native
+
+
+def test_what_the_wrapper_lacks_it_says_it_lacks(spark: SparkSession, tmp_path: Path) -> None:
+    frame = stateful(_source(spark, tmp_path))
+    assert not hasattr(frame, "count")
+    assert not hasattr(frame, "no_such_column")
+    with pytest.raises(AttributeError, match=r"DataFrame\.limit is not part"):
+        frame.limit(3)
+
+
 def test_the_output_has_the_types_spark_gives(spark: SparkSession, tmp_path: Path) -> None:
     write_batches(tmp_path / "in", seed=1, batches=1)
     seen: list[Any] = []

@@ -17,7 +17,7 @@ from holdfast.spark.batches import processed
 from holdfast.spark.deduplication import Deduplication
 from holdfast.spark.group_state import GroupStates, checked_timeout
 from holdfast.spark.keyed import KeyedOperator
-from holdfast.spark.operators import Operator, Stage, Step
+from holdfast.spark.operators import Operator, Stage, Step, quoted
 from holdfast.spark.pandas_processing import PandasProcessing
 from holdfast.spark.processing import ArrowProcessing, Processing, arrow_state
 from holdfast.spark.writer import StatefulStreamWriter
@@ -26,6 +26,10 @@ from holdfast.streams.clock import checked_time_mode
 from holdfast.streams.pandaswise import pandas_for
 
 _ELSEWHERE = "call it on the DataFrame before stateful(), or on the batch inside foreachBatch"
+
+
+class _NotPart(InvalidArgument, AttributeError):
+    """A method of Spark's that is not one of ours: `hasattr` is to say so, too."""
 
 
 def stateful(frame: DataFrame) -> StatefulDataFrame:
@@ -223,13 +227,22 @@ class StatefulDataFrame:
         """Where the output goes; as DataFrame.writeStream."""
         return StatefulStreamWriter(self._source, self._native, self._stages)
 
+    def __getitem__(self, item: Any) -> Any:
+        """As DataFrame's: a column by name or place, or the rows or columns asked for."""
+        if isinstance(item, Column):
+            return self.filter(item)
+        if isinstance(item, (list, tuple)):
+            return self.select(*item)
+        return self._native[item]
+
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and hasattr(DataFrame, name):
             if not self._native.isStreaming:
                 return getattr(self._native, name)
-            raise InvalidArgument(
-                f"DataFrame.{name} is not part of a stateful stream: {_ELSEWHERE}."
-            )
+            raise _NotPart(f"DataFrame.{name} is not part of a stateful stream: {_ELSEWHERE}.")
+        # Copying and pickling ask before there is a frame to ask.
+        if "_native" in self.__dict__ and name in self._native.columns:
+            return self._native[quoted(name)]
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __repr__(self) -> str:

@@ -176,26 +176,25 @@ class StatefulDataFrame:
 
     def dropDuplicates(self, subset: list[str] | None = None) -> StatefulDataFrame:
         """As DataFrame.dropDuplicates: the first row of each key passes, ever."""
-        native = self._native.dropDuplicates(subset) if subset else self._native.dropDuplicates()
-        return self._deduplicated(native, subset, within_watermark=False)
+        return self._deduplicated(self._native.dropDuplicates(subset), subset)
 
     drop_duplicates = dropDuplicates
 
     def dropDuplicatesWithinWatermark(self, subset: list[str] | None = None) -> StatefulDataFrame:
         """As DataFrame.dropDuplicatesWithinWatermark."""
-        before = self._native
-        native = (
-            before.dropDuplicatesWithinWatermark(subset)
-            if subset
-            else before.dropDuplicatesWithinWatermark()
-        )
+        native = self._native.dropDuplicatesWithinWatermark(subset)
         return self._deduplicated(native, subset, within_watermark=True)
 
     def _deduplicated(
-        self, native: DataFrame, subset: list[str] | None, *, within_watermark: bool
+        self, native: DataFrame, subset: list[str] | None, *, within_watermark: bool = False
     ) -> StatefulDataFrame:
         before = self._native
-        names = before.select(*(subset or before.columns)).columns
+        if subset is not None and not subset:
+            raise InvalidArgument(
+                "The list of columns that rows are equal by is empty. Name some, or leave the list "
+                "out for all columns."
+            )
+        names = before.columns if subset is None else jvm.columns_called(before, subset)
         operator = Deduplication(before, names, within_watermark=within_watermark)
         return self._through(operator, native)
 

@@ -8,7 +8,7 @@ a private name of PySpark's or a Java object.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -355,11 +355,25 @@ def output_mode(session: SparkSession, mode: str) -> Any:
     return gateway(session).org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(mode)
 
 
+def columns_called(frame: DataFrame, names: Iterable[str]) -> list[str]:
+    """The columns that have these names, literally, by Spark's rule for upper and lower case."""
+    if is_case_sensitive(frame.sparkSession):
+        found = [column for name in names for column in frame.columns if column == name]
+    else:
+        found = [c for name in names for c in frame.columns if c.lower() == name.lower()]
+    return list(dict.fromkeys(found))
+
+
+def is_case_sensitive(session: SparkSession) -> bool:
+    """Whether names of columns that differ in case only are different names."""
+    return str(session.conf.get("spark.sql.caseSensitive")).lower() == "true"
+
+
 def check_partition_columns(session: SparkSession, schema: StructType, names: list[str]) -> None:
     """Spark's check that files can be laid out by these columns."""
     java = gateway(session)
     java_schema = _java_schema(session, schema)
-    sensitive = str(session.conf.get("spark.sql.caseSensitive")).lower() == "true"
+    sensitive = is_case_sensitive(session)
     utils = java.org.apache.spark.sql.execution.datasources.PartitioningUtils
     utils.validatePartitionColumn(java_schema, java.PythonUtils.toSeq(names), sensitive)
 

@@ -188,6 +188,21 @@ def test_columns_are_taken_from_the_wrapper_as_from_a_dataframe(
     assert native
 
 
+def test_columns_are_grouped_by_place(spark: SparkSession, tmp_path: Path) -> None:
+    source = _source(spark, tmp_path)
+    by_place = stateful(source).groupBy(1, 2).count()
+    assert by_place.schema == source.groupBy(1, 2).count().schema
+    by_name = stateful(source).groupBy("id", "v").count()
+    operators = [frame._stages[0].operator for frame in (by_place, by_name)]
+    assert operators[0].definition() == operators[1].definition()
+
+
+def test_an_option_of_none_is_not_set(spark: SparkSession, tmp_path: Path) -> None:
+    writer = stateful(_source(spark, tmp_path)).groupBy("id").count().writeStream
+    writer.options(view=None, path="here").option("path", None).option("header", True)
+    assert writer._options == {"header": "true"}
+
+
 def test_what_the_wrapper_lacks_it_says_it_lacks(spark: SparkSession, tmp_path: Path) -> None:
     frame = stateful(_source(spark, tmp_path))
     assert not hasattr(frame, "count")
@@ -263,6 +278,12 @@ class _Remote:
         (lambda f: stateful(f).cache(), "DataFrame.cache is not part"),
         (lambda f: stateful(f).groupBy("id").count().union(stateful(f)), "union comes before"),
         (lambda f: stateful(f).join(f, "id"), "static DataFrame only"),
+        (lambda f: stateful(f).union(f), "wrap it by stateful"),
+        (lambda f: stateful(f).groupBy(0), "places from 1 to 5, not 0"),
+        (lambda f: stateful(f).groupBy("id", 6), "places from 1 to 5, not 6"),
+        (lambda f: stateful(f).groupBy("id").pivot("v"), "GroupedData.pivot .* foreachBatch"),
+        (lambda f: stateful(f).groupBy("id").applyInPandas(len, "n long"), "applyInPandas"),
+        (lambda f: stateful(f).groupBy("id").agg(F.max(F.struct("ts", "v"))), "max_by"),
         (lambda f: stateful(f).transform(lambda g: 3), "not the wrapper"),
     ],
 )

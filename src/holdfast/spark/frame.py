@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -136,6 +136,11 @@ class StatefulDataFrame:
 
     def union(self, other: StatefulDataFrame) -> StatefulDataFrame:
         """As DataFrame.union, with another wrapped stream, before any stateful operator."""
+        if not isinstance(other, StatefulDataFrame):
+            raise InvalidArgument(
+                f"union takes another wrapped stream, not {type(other).__name__}: wrap it by "
+                "stateful()."
+            )
         if self._stages or other._stages:
             raise InvalidArgument("union comes before the stateful operators of both streams.")
         united = self._source.union(other._source)
@@ -165,8 +170,21 @@ class StatefulDataFrame:
     def groupBy(self, *cols: Any) -> GroupedStatefulData:
         """As DataFrame.groupBy."""
         listed = cols[0] if len(cols) == 1 and isinstance(cols[0], (list, tuple)) else cols
-        columns = tuple(F.col(c) if isinstance(c, str) else c for c in listed)
-        return GroupedStatefulData(self, columns)
+        return GroupedStatefulData(self, tuple(self._grouping(each) for each in listed))
+
+    def _grouping(self, given: Any) -> Column:
+        """What groupBy takes: a column, its name, or its place, counted from 1."""
+        if isinstance(given, Column):
+            return given
+        if isinstance(given, str):
+            return F.col(given)
+        columns = self.columns
+        if type(given) is int and 1 <= given <= len(columns):
+            return self._native[quoted(columns[given - 1])]
+        raise InvalidArgument(
+            f"groupBy takes columns, their names or their places from 1 to {len(columns)}, not "
+            f"{given!r}."
+        )
 
     groupby = groupBy
 
@@ -286,6 +304,14 @@ class GroupedStatefulData:
     def max(self, *cols: str) -> StatefulDataFrame:
         """As GroupedData.max."""
         return self._shorthand("max", cols)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and hasattr(GroupedData, name):
+            raise _NotPart(
+                f"GroupedData.{name} is not part of a stateful stream: group the batch inside "
+                "foreachBatch and call it there."
+            )
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def _aggregated(self, after: DataFrame) -> StatefulDataFrame:
         return self._frame._through(aggregation(self._columns, after), after)

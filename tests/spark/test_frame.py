@@ -76,6 +76,141 @@ def test_every_batch_gives_what_spark_gives(spark: SparkSession, tmp_path: Path,
     assert both[0]
 
 
+def _people(spark: SparkSession) -> DataFrame:
+    rows = [("a", "Ann", 1), ("b", "Bob", 2)]
+    return spark.createDataFrame(rows, "k string, id string, v long")
+
+
+def _joined(f: Any, trades: DataFrame, people: DataFrame) -> Any:
+    """Two columns of one name, told apart by where they come from."""
+    joined = f.join(people, trades.id == people.k)
+    return joined.groupBy(people.id, people.k).agg(F.sum(trades.v), F.max(people.v))
+
+
+def _qualified(f: Any, people: DataFrame) -> Any:
+    joined = f.alias("t").join(people.alias("p"), F.expr("t.id = p.k"))
+    return joined.groupBy("t.id", F.upper("p.id")).agg(F.sum("t.v"), F.max("p.v"))
+
+
+def _used_later(f: Any, trades: DataFrame, people: DataFrame) -> Any:
+    counted = f.groupBy(trades.id).agg(F.sum(trades.v).alias("s")).filter(trades.id != "c")
+    named = counted.alias("c").withColumn("twice", F.col("c.s") * 2)
+    return named.join(people, trades.id == people.k).select(
+        trades.id, people.id.alias("p"), "twice"
+    )
+
+
+TAKEN: dict[str, tuple[Callable[[Any, DataFrame, DataFrame], Any], str]] = {
+    "tumbling windows": (
+        lambda f, t, _: f.groupBy(F.upper(t.id), F.window(t["ts"], "5 minutes")).agg(F.sum("v")),
+        "update",
+    ),
+    "sliding windows": (
+        lambda f, t, _: f.groupBy(t.id, F.window(t.ts, "6 minutes", "2 minutes")).agg(F.sum(t.v)),
+        "update",
+    ),
+    "sessions": (
+        lambda f, t, _: f.groupBy(t.id, F.session_window(t.ts, "1 minute")).agg(F.sum(t.v)),
+        "complete",
+    ),
+    "a static table": (_joined, "update"),
+    "names with an alias": (lambda f, _, people: _qualified(f, people), "update"),
+    "after the operator": (_used_later, "update"),
+    "an operator after another": (
+        lambda f, t, _: f.select("id", "v").dropDuplicates().groupBy(t.id).agg(F.sum(t.v)),
+        "update",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_columns_taken_from_dataframes_are_what_they_are_to_spark(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    build, mode = TAKEN[name]
+    write_batches(tmp_path / "in", seed=5, batches=2)
+    people = _people(spark)
+
+    def pipeline(frame: Any) -> Any:
+        return build(frame, frame if isinstance(frame, DataFrame) else frame._source, people)
+
+    native, ours = (
+        run(spark, tmp_path / "in", tmp_path / side, pipeline, mode, native=side == "native")
+        for side in ("native", "ours")
+    )
+    assert ours == native
+    assert native
+
+
+def test_how_a_column_is_named_does_not_change_what_the_state_was_made_by(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = _source(spark, tmp_path)
+    window = F.window("ts", "5 minutes")
+    by_name = stateful(source).groupBy("id", window).count()
+    taken = stateful(source).groupBy(source.id, F.window(source.ts, "5 minutes")).count()
+    definition = by_name._stages[0].operator.definition()
+    assert definition["keys"] == "id, window(ts, '5 minutes', '5 minutes', '0 second')"
+    assert taken._stages[0].operator.definition() == definition
+
+
+def test_a_batch_can_be_joined_with_a_table_of_the_stream(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_batches(tmp_path / "in", seed=5, batches=1)
+    people = _people(spark)
+    seen: list[tuple[Any, ...]] = []
+
+    def keep(batch: DataFrame, version: int) -> None:
+        seen.extend(map(tuple, batch.join(people, batch.k == people.k).select("id").collect()))
+
+    frame = stateful(_source(spark, tmp_path / "in")).join(people.select("k"), F.expr("id = k"))
+    writer = frame.groupBy(people.k).count().writeStream.outputMode("update").foreachBatch(keep)
+    started = writer.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True)
+    started.start().awaitTermination()
+    assert sorted(seen) == [("Ann",), ("Bob",)]
+
+
+def test_columns_are_taken_from_the_wrapper_as_from_a_dataframe(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def pipeline(frame: Any) -> Any:
+        totals = frame[frame.v > -40].groupBy(frame.id, frame["x"] > 0.5).agg(F.sum(frame[1]))
+        renamed = totals.withColumnRenamed("sum(v)", "total")
+        return renamed[renamed.total > 0][["total", renamed["id"]]]
+
+    write_batches(tmp_path / "in", seed=6, batches=2)
+    native, ours = (
+        run(spark, tmp_path / "in", tmp_path / side, pipeline, "update", native=side == "native")
+        for side in ("native", "ours")
+    )
+    assert ours == native
+    assert native
+
+
+def test_columns_are_grouped_by_place(spark: SparkSession, tmp_path: Path) -> None:
+    source = _source(spark, tmp_path)
+    by_place = stateful(source).groupBy(1, 2).count()
+    assert by_place.schema == source.groupBy(1, 2).count().schema
+    by_name = stateful(source).groupBy("id", "v").count()
+    operators = [frame._stages[0].operator for frame in (by_place, by_name)]
+    assert operators[0].definition() == operators[1].definition()
+
+
+def test_an_option_of_none_is_not_set(spark: SparkSession, tmp_path: Path) -> None:
+    writer = stateful(_source(spark, tmp_path)).groupBy("id").count().writeStream
+    writer.options(view=None, path="here").option("path", None).option("header", True)
+    assert writer._options == {"header": "true"}
+
+
+def test_what_the_wrapper_lacks_it_says_it_lacks(spark: SparkSession, tmp_path: Path) -> None:
+    frame = stateful(_source(spark, tmp_path))
+    assert not hasattr(frame, "count")
+    assert not hasattr(frame, "no_such_column")
+    with pytest.raises(AttributeError, match=r"DataFrame\.limit is not part"):
+        frame.limit(3)
+
+
 def test_the_output_has_the_types_spark_gives(spark: SparkSession, tmp_path: Path) -> None:
     write_batches(tmp_path / "in", seed=1, batches=1)
     seen: list[Any] = []
@@ -143,6 +278,12 @@ class _Remote:
         (lambda f: stateful(f).cache(), "DataFrame.cache is not part"),
         (lambda f: stateful(f).groupBy("id").count().union(stateful(f)), "union comes before"),
         (lambda f: stateful(f).join(f, "id"), "static DataFrame only"),
+        (lambda f: stateful(f).union(f), "wrap it by stateful"),
+        (lambda f: stateful(f).groupBy(0), "places from 1 to 5, not 0"),
+        (lambda f: stateful(f).groupBy("id", 6), "places from 1 to 5, not 6"),
+        (lambda f: stateful(f).groupBy("id").pivot("v"), "GroupedData.pivot .* foreachBatch"),
+        (lambda f: stateful(f).groupBy("id").applyInPandas(len, "n long"), "applyInPandas"),
+        (lambda f: stateful(f).groupBy("id").agg(F.max(F.struct("ts", "v"))), "max_by"),
         (lambda f: stateful(f).transform(lambda g: 3), "not the wrapper"),
     ],
 )

@@ -76,6 +76,11 @@ CASES: dict[str, tuple[Pipeline, str]] = {
         .withColumn("v", F.col("v") % 5).dropDuplicatesWithinWatermark(["v"]).select("v"),
         "append",
     ),
+    "first rows by names as Spark reads them": (
+        lambda f: f.select("id", F.col("v").alias("a.b")).dropDuplicates()
+        .dropDuplicates(["ID", "a.b", "id"]),
+        "append",
+    ),
     "distinct rows in windows": (
         lambda f: f.withWatermark("ts", "2 minutes").select("id", "ts").dropDuplicates()
         .groupBy("id", F.window("ts", "5 minutes")).count(),
@@ -231,6 +236,14 @@ def test_a_session_without_another_key_is_refused(spark: SparkSession, tmp_path:
         stateful(source).withWatermark("ts", "1 minute").groupBy(
             F.session_window("ts", "1 minute")
         ).count()
+
+
+def test_first_rows_by_no_column_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    frame = stateful(spark.readStream.schema(SCHEMA).parquet(str(tmp_path)))
+    with pytest.raises(holdfast.InvalidArgument, match=r"list of columns .* is empty"):
+        frame.dropDuplicates([])
+    with pytest.raises(holdfast.InvalidArgument, match=r"list of columns .* is empty"):
+        frame.withWatermark("ts", "1 minute").dropDuplicatesWithinWatermark([])
 
 
 def test_a_watermark_after_an_operator_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -87,7 +87,8 @@ def analyze_aggregation(frame: DataFrame, num_keys: int) -> AnalyzedAggregation:
             for output, name in zip(outputs[num_keys:], names[num_keys:], strict=True)
         ]
 
-    calls = tuple(_call(session, node) for node in found)
+    columns = [column.name().lower() for column in scala_list(plan.child().output())]
+    calls = tuple(_call(session, node, columns) for node in found)
     return AnalyzedAggregation(calls, finish)
 
 
@@ -139,16 +140,16 @@ def aggregated_rows(frame: DataFrame) -> DataFrame:
     return frame_of(frame.sparkSession, frame._jdf.queryExecution().analyzed().child())
 
 
-def _call(session: SparkSession, node: Any) -> AggregateCall:
+def _call(session: SparkSession, node: Any, columns: list[str]) -> AggregateCall:
     function = node.aggregateFunction()
     children = scala_list(function.children())
     condition = node.filter()
     return AggregateCall(
         function=class_of(function),
         sql=node.sql(),
-        inputs=tuple(_by_name(session, child) for child in children),
+        inputs=tuple(_by_name(session, child, columns) for child in children),
         input_types=tuple(_type(child) for child in children),
-        where=None if condition.isEmpty() else _by_name(session, condition.get()),
+        where=None if condition.isEmpty() else _by_name(session, condition.get(), columns),
         type=_type(node),
         distinct=bool(node.isDistinct()),
         mode=_mode(function),
@@ -175,12 +176,13 @@ def _flags(function: Any) -> tuple[Any, ...]:
     return (float(function.relativeSD()),) if kind == "HyperLogLogPlusPlus" else ()
 
 
-def _by_name(session: SparkSession, node: Any) -> Column:
-    """An expression as a column that refers to its inputs by name."""
+def _by_name(session: SparkSession, node: Any, columns: list[str]) -> Column:
+    """An expression as a column that refers to its inputs by name, unless several have it."""
 
     def replaced(inner: Any) -> Any:
         if class_of(inner) == "AttributeReference":
-            return _attribute(session, inner.name())
+            is_one_of_several = columns.count(inner.name().lower()) > 1
+            return inner if is_one_of_several else _attribute(session, inner.name())
         return _rebuilt(session, inner, replaced)
 
     return column_of(session, replaced(node))

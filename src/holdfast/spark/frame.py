@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -16,7 +17,7 @@ from holdfast.spark.batches import processed
 from holdfast.spark.deduplication import Deduplication
 from holdfast.spark.group_state import GroupStates, checked_timeout
 from holdfast.spark.keyed import KeyedOperator
-from holdfast.spark.operators import Operator, Stage, Step
+from holdfast.spark.operators import Operator, Stage, Step, quoted
 from holdfast.spark.pandas_processing import PandasProcessing
 from holdfast.spark.processing import ArrowProcessing, Processing, arrow_state
 from holdfast.spark.writer import StatefulStreamWriter
@@ -25,6 +26,10 @@ from holdfast.streams.clock import checked_time_mode
 from holdfast.streams.pandaswise import pandas_for
 
 _ELSEWHERE = "call it on the DataFrame before stateful(), or on the batch inside foreachBatch"
+
+
+class _NotPart(InvalidArgument, AttributeError):
+    """A method of Spark's that is not one of ours: `hasattr` is to say so, too."""
 
 
 def stateful(frame: DataFrame) -> StatefulDataFrame:
@@ -63,7 +68,11 @@ class StatefulDataFrame:
         if not self._stages:
             return StatefulDataFrame(native, native)
         last = self._stages[-1]
-        stages = (*self._stages[:-1], Stage(last.operator, (*last.steps, step)))
+
+        def taken_for_native(frame: DataFrame) -> DataFrame:
+            return jvm.identified(step(frame), native)
+
+        stages = (*self._stages[:-1], replace(last, steps=(*last.steps, taken_for_native)))
         return StatefulDataFrame(self._source, native, stages)
 
     def _through(self, operator: Operator, native: DataFrame) -> StatefulDataFrame:
@@ -73,7 +82,8 @@ class StatefulDataFrame:
             if isinstance(operator, KeyedOperator):
                 made = processed(operator, self._native)
             return StatefulDataFrame(made, made)
-        return StatefulDataFrame(self._source, native, (*self._stages, Stage(operator)))
+        stage = Stage(operator, self._native, native)
+        return StatefulDataFrame(self._source, native, (*self._stages, stage))
 
     def select(self, *cols: Any) -> StatefulDataFrame:
         """As DataFrame.select."""
@@ -126,6 +136,11 @@ class StatefulDataFrame:
 
     def union(self, other: StatefulDataFrame) -> StatefulDataFrame:
         """As DataFrame.union, with another wrapped stream, before any stateful operator."""
+        if not isinstance(other, StatefulDataFrame):
+            raise InvalidArgument(
+                f"union takes another wrapped stream, not {type(other).__name__}: wrap it by "
+                "stateful()."
+            )
         if self._stages or other._stages:
             raise InvalidArgument("union comes before the stateful operators of both streams.")
         united = self._source.union(other._source)
@@ -155,8 +170,21 @@ class StatefulDataFrame:
     def groupBy(self, *cols: Any) -> GroupedStatefulData:
         """As DataFrame.groupBy."""
         listed = cols[0] if len(cols) == 1 and isinstance(cols[0], (list, tuple)) else cols
-        columns = tuple(F.col(c) if isinstance(c, str) else c for c in listed)
-        return GroupedStatefulData(self, columns)
+        return GroupedStatefulData(self, tuple(self._grouping(each) for each in listed))
+
+    def _grouping(self, given: Any) -> Column:
+        """What groupBy takes: a column, its name, or its place, counted from 1."""
+        if isinstance(given, Column):
+            return given
+        if isinstance(given, str):
+            return F.col(given)
+        columns = self.columns
+        if type(given) is int and 1 <= given <= len(columns):
+            return self._native[quoted(columns[given - 1])]
+        raise InvalidArgument(
+            f"groupBy takes columns, their names or their places from 1 to {len(columns)}, not "
+            f"{given!r}."
+        )
 
     groupby = groupBy
 
@@ -166,26 +194,25 @@ class StatefulDataFrame:
 
     def dropDuplicates(self, subset: list[str] | None = None) -> StatefulDataFrame:
         """As DataFrame.dropDuplicates: the first row of each key passes, ever."""
-        native = self._native.dropDuplicates(subset) if subset else self._native.dropDuplicates()
-        return self._deduplicated(native, subset, within_watermark=False)
+        return self._deduplicated(self._native.dropDuplicates(subset), subset)
 
     drop_duplicates = dropDuplicates
 
     def dropDuplicatesWithinWatermark(self, subset: list[str] | None = None) -> StatefulDataFrame:
         """As DataFrame.dropDuplicatesWithinWatermark."""
-        before = self._native
-        native = (
-            before.dropDuplicatesWithinWatermark(subset)
-            if subset
-            else before.dropDuplicatesWithinWatermark()
-        )
+        native = self._native.dropDuplicatesWithinWatermark(subset)
         return self._deduplicated(native, subset, within_watermark=True)
 
     def _deduplicated(
-        self, native: DataFrame, subset: list[str] | None, *, within_watermark: bool
+        self, native: DataFrame, subset: list[str] | None, *, within_watermark: bool = False
     ) -> StatefulDataFrame:
         before = self._native
-        names = before.select(*(subset or before.columns)).columns
+        if subset is not None and not subset:
+            raise InvalidArgument(
+                "The list of columns that rows are equal by is empty. Name some, or leave the list "
+                "out for all columns."
+            )
+        names = before.columns if subset is None else jvm.columns_called(before, subset)
         operator = Deduplication(before, names, within_watermark=within_watermark)
         return self._through(operator, native)
 
@@ -217,13 +244,22 @@ class StatefulDataFrame:
         """Where the output goes; as DataFrame.writeStream."""
         return StatefulStreamWriter(self._source, self._native, self._stages)
 
+    def __getitem__(self, item: Any) -> Any:
+        """As DataFrame's: a column by name or place, or the rows or columns asked for."""
+        if isinstance(item, Column):
+            return self.filter(item)
+        if isinstance(item, (list, tuple)):
+            return self.select(*item)
+        return self._native[item]
+
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and hasattr(DataFrame, name):
             if not self._native.isStreaming:
                 return getattr(self._native, name)
-            raise InvalidArgument(
-                f"DataFrame.{name} is not part of a stateful stream: {_ELSEWHERE}."
-            )
+            raise _NotPart(f"DataFrame.{name} is not part of a stateful stream: {_ELSEWHERE}.")
+        # Copying and pickling ask before there is a frame to ask.
+        if "_native" in self.__dict__ and name in self._native.columns:
+            return self._native[quoted(name)]
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __repr__(self) -> str:
@@ -268,6 +304,14 @@ class GroupedStatefulData:
     def max(self, *cols: str) -> StatefulDataFrame:
         """As GroupedData.max."""
         return self._shorthand("max", cols)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and hasattr(GroupedData, name):
+            raise _NotPart(
+                f"GroupedData.{name} is not part of a stateful stream: group the batch inside "
+                "foreachBatch and call it there."
+            )
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def _aggregated(self, after: DataFrame) -> StatefulDataFrame:
         return self._frame._through(aggregation(self._columns, after), after)

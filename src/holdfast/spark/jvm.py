@@ -8,7 +8,7 @@ a private name of PySpark's or a Java object.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -161,13 +161,25 @@ def fill_gap(session: SparkSession, gap: Gap, rows: DataFrame) -> DataFrame:
     return frame_of(session, filled(gap))
 
 
+def identified(frame: DataFrame, like: DataFrame) -> DataFrame:
+    """The frame, its columns taken for those of another: what names a column of `like`, by a
+    Column of it or by its alias, names the one in the same place. Requires: columns alike.
+    """
+    plan = frame._jdf.queryExecution().analyzed()
+    given = scala_list(plan.output())
+    wanted = scala_list(like._jdf.queryExecution().analyzed().output())
+    return frame_of(frame.sparkSession, _renamed(frame.sparkSession, plan, given, wanted))
+
+
 def _renamed(session: SparkSession, plan: Any, given: list[Any], wanted: list[Any]) -> Any:
     """A plan's columns under the identity of others."""
     jvm, nothing = gateway(session), scala_seq(session, [])
     alias = jvm.org.apache.spark.sql.catalyst.expressions.Alias
     none = getattr(jvm, "scala.None$").__getattr__("MODULE$")
     columns = [
-        alias(column, asked.name(), asked.exprId(), nothing, none, nothing)
+        column.withQualifier(asked.qualifier())
+        if column.exprId().equals(asked.exprId())
+        else alias(column, asked.name(), asked.exprId(), asked.qualifier(), none, nothing)
         for column, asked in zip(given, wanted, strict=True)
     ]
     project = jvm.org.apache.spark.sql.catalyst.plans.logical.Project
@@ -341,6 +353,20 @@ def spark_error(session: SparkSession, name: str, *arguments: Any) -> Exception:
 def output_mode(session: SparkSession, mode: str) -> Any:
     """Spark's object of an output mode."""
     return gateway(session).org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(mode)
+
+
+def columns_called(frame: DataFrame, names: Iterable[str]) -> list[str]:
+    """The columns that have these names, literally, by Spark's rule for upper and lower case."""
+    if is_case_sensitive(frame.sparkSession):
+        found = [column for name in names for column in frame.columns if column == name]
+    else:
+        found = [c for name in names for c in frame.columns if c.lower() == name.lower()]
+    return list(dict.fromkeys(found))
+
+
+def is_case_sensitive(session: SparkSession) -> bool:
+    """Whether names of columns that differ in case only are different names."""
+    return str(session.conf.get("spark.sql.caseSensitive")).lower() == "true"
 
 
 def check_partition_columns(session: SparkSession, schema: StructType, names: list[str]) -> None:

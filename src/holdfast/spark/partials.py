@@ -82,7 +82,8 @@ def _one(kind: str, function: Callable[[Column], Column]) -> Callable[..., Parti
 
 def _check_ordered(call: AggregateCall, kind: DataType) -> None:
     if isinstance(kind, (StructType, ArrayType, MapType)):
-        raise _refusal(call, "it compares structs, arrays or maps")
+        why = "it compares structs, arrays or maps, where max_by and min_by go by one column"
+        raise _refusal(call, why)
 
 
 def _sum(call: AggregateCall, give: Give) -> Partials:

@@ -41,7 +41,7 @@ class StageFrames:
         batch = Template(
             before.sparkSession,
             before.schema,
-            lambda rows: operator.batch_frame(rows, partitions, Watermarks()),
+            lambda rows: stage.batch_frame(rows, partitions, Watermarks()),
         )
         rows_schema = operator.rows_schema(batch.made)
         output = Template(output_session, rows_schema, stage.output)
@@ -56,7 +56,7 @@ class StageFrames:
         """What the tasks get of a batch."""
         if self.stage.operator.reads_marks:
             batch = jvm.moved(batch, self.before.sparkSession)
-            return self.stage.operator.batch_frame(batch, partitions, marks)
+            return self.stage.batch_frame(batch, partitions, marks)
         return self.batch.fill(batch)
 
 

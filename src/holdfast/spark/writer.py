@@ -74,8 +74,11 @@ class StatefulStreamWriter:
         return self
 
     def option(self, key: str, value: Any) -> StatefulStreamWriter:
-        """An option of the query or its sink."""
-        self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        """An option of the query or its sink; None leaves it unset."""
+        if value is None:
+            self._options.pop(key, None)
+        else:
+            self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
         return self
 
     def options(self, **options: Any) -> StatefulStreamWriter:

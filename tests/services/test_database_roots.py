@@ -452,27 +452,6 @@ def test_a_server_that_is_down_at_the_start_is_asked_again_and_then_named(scheme
         assert time.monotonic() - started < 45
 
 
-def test_a_batch_whose_server_went_away_is_lost_and_nothing_else(on_database: Remote) -> None:
-    server, location, options = on_database
-    conf = {"retry_timeout_ms": 300}
-    with holdfast.open(location, "n long", "v long", options=options, conf=conf) as db:
-        with db.update() as store:
-            store.put((1,), (1,))
-        store = db.update()
-        store.put((1,), (2,))
-        server.kill()
-        try:
-            with pytest.raises(Unavailable, match="Try again"):
-                store.commit()
-        finally:
-            server.start()
-    with holdfast.open(location, options=options) as db:
-        assert (db.version, db.get((1,))) == (1, (1,))
-        with db.update() as store:
-            store.put((1,), (3,))
-    assert holdfast.read(location, options=options).get(1) == (3,)
-
-
 def test_a_keyspace_that_is_not_there_is_named_with_how_to_make_it(cassandra: Cassandra) -> None:
     location = f"cassandra://{cassandra.address}/nowhere/totals"
     for call in (

@@ -104,6 +104,7 @@ def test_one_of_eight_processes_creates_a_blob(remote: Remote) -> None:
 def test_a_store_is_unavailable_without_its_server_and_whole_when_it_is_back(
     remote: Remote, tmp_path: Path
 ) -> None:
+    """What was answered is there after a SIGKILL; a batch that was not is lost, and no other."""
     server, location, options = remote
     conf = {"pack_threshold_bytes": 0, "cache_location": str(tmp_path)}
     with holdfast.open(
@@ -114,14 +115,22 @@ def test_a_store_is_unavailable_without_its_server_and_whole_when_it_is_back(
                 users = pa.array(range(50_000))
                 store.put_many(pa.table({"user": users, "total": pa.array([version] * 50_000)}))
         db.tag("first", 1)
-    server.kill()
-    try:
-        _check_unavailable(opened(remote, IMPATIENT))
-    finally:
-        server.start()
-    with holdfast.open(location, options=options, conf=conf) as db:
+    impatient = {"cache_location": str(tmp_path), "retry_timeout_ms": 300}
+    with holdfast.open(location, options=options, conf=impatient) as db:
+        store = db.update()
+        store.put((7,), (5,))
+        server.kill()
+        try:
+            with pytest.raises(Unavailable, match=r"[Tt]ry again"):
+                store.commit()
+            _check_unavailable(opened(remote, IMPATIENT))
+        finally:
+            server.start()
+    uncached = {"pack_threshold_bytes": 0, "cache_size_bytes": 0}
+    with holdfast.open(location, options=options, conf=uncached) as db:
         assert db.version == 3
         assert [db.at(n).get((49_999,)) for n in (1, 2, 3)] == [(1,), (2,), (3,)]
+        assert db.get((7,)) == (3,)
         with db.update() as store:
             store.put((7,), (4,))
     state = holdfast.read(location, options=options)

@@ -211,29 +211,34 @@ print("version", query.version)
 
 
 def test_state_in_a_database_goes_on_from_the_database_alone(
-    spark: SparkSession, on_database: Remote, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    spark: SparkSession,
+    on_database: Remote,
+    hdfs: Hdfs,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server, state, options = on_database
-    checkpoint, source, cache = (str(tmp_path / name) for name in ("cp", "in", "cache"))
+    """Of what the first process had locally, the second finds the source's files and no other."""
+    _, state, options = on_database
+    source, cache = tmp_path / "in", tmp_path / "cache"
+    checkpoint = f"{hdfs.url}/streams/{state.partition(':')[0]}"
     prefix = f"spark.holdfast.{state.partition(':')[0]}."
     settings = {prefix + name: text for name, text in options.items()}
-    settings["spark.holdfast.cache.location"] = cache
-    expected = write_batches(Path(source), 2)
+    settings["spark.holdfast.cache.location"] = str(cache)
+    expected = write_batches(source, 2)
     for name, text in settings.items():
         spark.conf.set(name, text)
     try:
-        query = run(spark, Path(source), checkpoint, stateLocation=state)
+        query = run(spark, source, checkpoint, stateLocation=state)
         assert totals_of(query.state()) == expected[-1]
     finally:
         for name in settings:
             spark.conf.unset(name)
-    assert list(Path(cache).rglob("*"))
+    assert list(cache.rglob("*"))
     shutil.rmtree(cache)
-    server.kill()
-    server.start()
-    expected = write_batches(Path(source), 3)
+    assert list(tmp_path.iterdir()) == [source]
+    expected = write_batches(source, 3)
     done = subprocess.run(
-        [sys.executable, "-c", GOES_ON, source, checkpoint, state, json.dumps(settings)],
+        [sys.executable, "-c", GOES_ON, str(source), checkpoint, state, json.dumps(settings)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True, text=True, timeout=200,
     )  # fmt: skip
@@ -244,6 +249,8 @@ def test_state_in_a_database_goes_on_from_the_database_alone(
     assert frame.agg(F.sum("value.total")).first()[0] == sum(expected[-1].values())
     if secret := options.get("secret"):
         _check_nowhere(secret, query, caplog.text + done.stderr, tmp_path, state, options)
+        files = open_storage(checkpoint, {}, StateStoreConf(cache_size_bytes=0))
+        assert not [b for b in files.list("") if secret.encode() in bytes(files.read(b.path))]
 
 
 # Counts rows with state in a folder that is another one in each process.

@@ -26,7 +26,7 @@ from holdfast import stateful
 from holdfast.backends.locations import open_storage
 from holdfast.conf import StateStoreConf
 from holdfast.spark.locations import storage_options
-from servers import Hdfs, Minio, SparkCluster
+from servers import Hdfs, Minio
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
 START = datetime(2024, 4, 16, tzinfo=UTC)
@@ -251,39 +251,3 @@ def test_state_in_a_database_goes_on_from_the_database_alone(
         _check_nowhere(secret, query, caplog.text + done.stderr, tmp_path, state, options)
         files = open_storage(checkpoint, {}, StateStoreConf(cache_size_bytes=0))
         assert not [b for b in files.list("") if secret.encode() in bytes(files.read(b.path))]
-
-
-# Counts rows with state in a folder that is another one in each process.
-SCATTERED = """
-import sys
-from pyspark.sql import SparkSession
-from holdfast import stateful
-
-folder, master = sys.argv[1:]
-spark = (
-    SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.executor.memory", "512m").config("spark.sql.shuffle.partitions", "2")
-    .config("spark.task.maxFailures", "1")
-    .getOrCreate()
-)
-rows = spark.readStream.schema("user string").parquet(folder + "/in")
-query = (
-    stateful(rows).groupBy("user").count().writeStream.outputMode("update").format("noop")
-    .option("checkpointLocation", folder + "/cp").option("stateLocation", "/proc/self/cwd/state")
-    .trigger(availableNow=True).start()
-)
-query.awaitTermination()
-"""
-
-
-def test_hosts_with_disks_of_their_own_are_refused(cluster: SparkCluster, tmp_path: Path) -> None:
-    write_batches(tmp_path / "in", 1)
-    done = subprocess.run(
-        [sys.executable, "-c", SCATTERED, str(tmp_path), cluster.url],
-        cwd=tmp_path, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    assert done.returncode != 0
-    assert "is not the folder that the driver writes to" in done.stderr
-    with holdfast.open(tmp_path / "state") as db:
-        assert db.version == 0

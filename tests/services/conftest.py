@@ -76,6 +76,17 @@ def cassandra() -> Iterator[Cassandra]:
 
 
 @pytest.fixture(scope="session")
+def guarded_cassandra() -> Iterator[Cassandra]:
+    """A node with the keyspace `state` that asks for users and speaks TLS only."""
+    with (
+        quick_folder() as folder,
+        Cassandra(folder, with_users=True, encrypted=True) as node,
+    ):
+        node.create_keyspace("state")
+        yield node
+
+
+@pytest.fixture(scope="session")
 def dynamodb() -> Iterator[DynamoDb]:
     """A server without tables; tests use prefixes of their own."""
     with quick_folder() as folder, DynamoDb(folder) as server:

@@ -104,6 +104,7 @@ def test_a_copy_to_a_server_that_ends_halfway_is_not_opened_and_goes_on(
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("s3a")
+@pytest.mark.parametrize("place", ["cassandra", "dynamodb", "s3"], indirect=True)
 def test_a_stream_goes_on_where_its_state_was_copied_to(
     spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:

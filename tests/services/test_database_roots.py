@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +16,7 @@ from botocore.exceptions import ReadTimeoutError
 from cassandra import OperationTimedOut
 from oracle import FakeTime, Standalone
 from oracle import opened as opened_on
-from remotes import Remote, opened, quick_folder
+from remotes import Remote, opened
 from seeds import seed_of
 from test_crash_everywhere import CONF, Run
 from test_state_machine import Life, live
@@ -423,27 +421,6 @@ def test_a_server_that_is_down_at_the_start_is_asked_again_and_then_named(scheme
         assert time.monotonic() - started < 45
 
 
-def test_a_batch_whose_server_went_away_is_lost_and_nothing_else(on_database: Remote) -> None:
-    server, location, options = on_database
-    conf = {"retry_timeout_ms": 300}
-    with holdfast.open(location, "n long", "v long", options=options, conf=conf) as db:
-        with db.update() as store:
-            store.put((1,), (1,))
-        store = db.update()
-        store.put((1,), (2,))
-        server.kill()
-        try:
-            with pytest.raises(Unavailable, match="Try again"):
-                store.commit()
-        finally:
-            server.start()
-    with holdfast.open(location, options=options) as db:
-        assert (db.version, db.get((1,))) == (1, (1,))
-        with db.update() as store:
-            store.put((1,), (3,))
-    assert holdfast.read(location, options=options).get(1) == (3,)
-
-
 def test_a_keyspace_that_is_not_there_is_named_with_how_to_make_it(cassandra: Cassandra) -> None:
     location = f"cassandra://{cassandra.address}/nowhere/totals"
     for call in (
@@ -492,40 +469,6 @@ def test_a_dynamodb_table_of_somebody_else_is_refused_and_left_alone(
     assert table in str(error)
     assert error.condition == "STATE_STORE_SCHEMA_MISMATCH"
     assert client.scan(TableName=table)["Count"] == 0
-
-
-def test_wrong_and_missing_users_and_certificates_of_cassandra_are_refused_and_not_shown(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planted = "PLANTED-SECRET-0123456789"
-    with (
-        quick_folder() as folder,
-        Cassandra(folder, with_users=True, encrypted=True) as node,
-    ):
-        node.create_keyspace("state")
-        location = f"cassandra://{node.address}/state/totals"
-        ca = {"ca": node.options["ca"]}
-
-        def opening(given: dict[str, str]) -> Callable[[], object]:
-            return lambda: holdfast.open(location, "n long", "v long", options=given)
-
-        for options in (ca, {**ca, "username": "cassandra", "password": planted}):
-            error = refusal(opening(options))
-            assert error.condition == "STATE_STORE_ACCESS_DENIED"
-            assert "username" in str(error)
-            assert planted not in f"{error!r} {error} {error.__cause__!r}"
-        assert "not trusted" in str(refusal(opening({"tls": "true"})))
-        assert "option ca" in str(refusal(opening({"ca": "/nowhere.pem"})))
-        for name, text in node.options.items():
-            monkeypatch.setenv(f"HOLDFAST_CASSANDRA_{name.upper()}", text)
-        with holdfast.open(location, "n long", "v long") as db, db.update() as store:
-            store.put((1,), (2,))
-        command = [sys.executable, "-c", "from holdfast.cli import main; main()"]
-        done = subprocess.run([*command, "get", location, "1", "--json"], capture_output=True,
-                              text=True, timeout=240)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert '"v": 2' in done.stdout
-    assert planted not in caplog.text
 
 
 def test_missing_keys_of_dynamodb_are_refused(

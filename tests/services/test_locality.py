@@ -117,3 +117,39 @@ def test_rows_are_the_same_with_locality_off(tmp_path: Path) -> None:
     versions = _run(tmp_path / "off", "local-cluster[2,1,1024]", "off", BATCHES)
     assert all(version["told"] == [] for version in versions)
     assert len({ran["jvm"] for version in versions for ran in version["ran"]}) == 2
+
+
+# Counts rows with state in a folder that is another one in each process.
+SCATTERED = """
+import sys
+from pyspark.sql import SparkSession
+from holdfast import stateful
+
+folder, master = sys.argv[1:]
+spark = (
+    SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.executor.memory", "512m").config("spark.sql.shuffle.partitions", "2")
+    .config("spark.task.maxFailures", "1")
+    .getOrCreate()
+)
+rows = spark.readStream.schema("user long").parquet(folder + "/files")
+query = (
+    stateful(rows).groupBy("user").count().writeStream.outputMode("update").format("noop")
+    .option("checkpointLocation", folder + "/cp").option("stateLocation", "/proc/self/cwd/state")
+    .trigger(availableNow=True).start()
+)
+query.awaitTermination()
+"""
+
+
+def test_hosts_with_disks_of_their_own_are_refused(cluster: SparkCluster, tmp_path: Path) -> None:
+    _write_files(tmp_path / "files", seed=0)
+    done = subprocess.run(
+        [sys.executable, "-c", SCATTERED, str(tmp_path), cluster.url],
+        cwd=tmp_path, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "is not the folder that the driver writes to" in done.stderr
+    with holdfast.open(tmp_path / "state") as db:
+        assert db.version == 0

@@ -12,6 +12,7 @@ from streams_with_views import Stream, added_in_arrow, counted_by_pandas, proces
 from view_databases import InDynamoDb, ViewDatabase
 
 from holdfast.errors import InvalidArgument, Unavailable
+from servers import DynamoDb
 
 pytestmark = pytest.mark.services
 
@@ -21,6 +22,12 @@ MINUTE_US = 60_000_000
 @pytest.fixture
 def stream(spark: SparkSession, tmp_path: Path, database: ViewDatabase) -> Stream:
     return Stream(spark, tmp_path, database)
+
+
+@pytest.fixture
+def in_dynamodb(spark: SparkSession, tmp_path: Path, dynamodb: DynamoDb) -> Stream:
+    """For what an operator shows, which is the same whatever the database."""
+    return Stream(spark, tmp_path, InDynamoDb(dynamodb))
 
 
 def test_an_aggregation_shows_its_finished_values(stream: Stream) -> None:
@@ -66,47 +73,49 @@ def test_windows_leave_the_view_when_they_are_evicted(stream: Stream) -> None:
     assert query.state().num_keys == 1
 
 
-def test_deduplication_shows_its_keys_and_forgets_them_with_the_watermark(stream: Stream) -> None:
+def test_deduplication_shows_its_keys_and_forgets_them_with_the_watermark(
+    in_dynamodb: Stream,
+) -> None:
     def logic(frame: Any) -> Any:
         return frame.withWatermark("ts", "1 minute").dropDuplicatesWithinWatermark(["user"])
 
-    stream.add(("a", 1), ("b", 2), ("a", 3))
-    stream.run(logic, "append")
-    assert stream.rows("user string, _version long") == [("a", 1), ("b", 1)]
-    stream.add(("c", 1, "00:10"))
-    stream.run(logic, "append")
-    assert [user for (user,) in stream.rows("user string")] == ["c"]
+    in_dynamodb.add(("a", 1), ("b", 2), ("a", 3))
+    in_dynamodb.run(logic, "append")
+    assert in_dynamodb.rows("user string, _version long") == [("a", 1), ("b", 1)]
+    in_dynamodb.add(("c", 1, "00:10"))
+    in_dynamodb.run(logic, "append")
+    assert [user for (user,) in in_dynamodb.rows("user string")] == ["c"]
 
 
-def test_a_global_aggregate_is_one_row(stream: Stream) -> None:
-    stream.add(("a", 1), ("b", 2))
-    stream.run(lambda frame: frame.groupBy().agg(F.sum("amount").alias("total")), "complete")
-    assert stream.rows("all_rows int, total long") == [(0, 3)]
+def test_a_global_aggregate_is_one_row(in_dynamodb: Stream) -> None:
+    in_dynamodb.add(("a", 1), ("b", 2))
+    in_dynamodb.run(lambda frame: frame.groupBy().agg(F.sum("amount").alias("total")), "complete")
+    assert in_dynamodb.rows("all_rows int, total long") == [(0, 3)]
 
 
-def test_a_processor_shows_its_value_state(stream: Stream) -> None:
-    stream.add(("a", 1), ("b", 2), ("c", 3))
-    stream.add(("a", 5), ("b", 0))
-    stream.run(processed)
+def test_a_processor_shows_its_value_state(in_dynamodb: Stream) -> None:
+    in_dynamodb.add(("a", 1), ("b", 2), ("c", 3))
+    in_dynamodb.add(("a", 5), ("b", 0))
+    in_dynamodb.run(processed)
     columns = "user string, total long, _version long"
-    assert stream.rows(columns) == [("a", 6, 2), ("c", 3, 1)]
+    assert in_dynamodb.rows(columns) == [("a", 6, 2), ("c", 3, 1)]
 
 
-def test_the_state_of_a_function_by_pandas_is_a_struct(stream: Stream) -> None:
-    stream.add(("a", 1), ("b", 2))
-    stream.add(("a", 5))
-    stream.run(counted_by_pandas)
-    assert stream.rows("user string, state struct<n:long>, _version long") == [
+def test_the_state_of_a_function_by_pandas_is_a_struct(in_dynamodb: Stream) -> None:
+    in_dynamodb.add(("a", 1), ("b", 2))
+    in_dynamodb.add(("a", 5))
+    in_dynamodb.run(counted_by_pandas)
+    assert in_dynamodb.rows("user string, state struct<n:long>, _version long") == [
         ("a", (2,), 2), ("b", (1,), 1),
     ]  # fmt: skip
 
 
-def test_a_processor_of_arrow_tables_shows_its_state(stream: Stream) -> None:
-    stream.add(("a", 1), ("b", 2), ("c", 3))
-    stream.add(("a", 5), ("b", 0))
-    stream.run(added_in_arrow)
+def test_a_processor_of_arrow_tables_shows_its_state(in_dynamodb: Stream) -> None:
+    in_dynamodb.add(("a", 1), ("b", 2), ("c", 3))
+    in_dynamodb.add(("a", 5), ("b", 0))
+    in_dynamodb.run(added_in_arrow)
     columns = "user string, total long, _version long"
-    assert stream.rows(columns) == [("a", 6, 2), ("c", 3, 1)]
+    assert in_dynamodb.rows(columns) == [("a", 6, 2), ("c", 3, 1)]
 
 
 def test_a_view_that_is_added_later_is_filled_and_one_that_lags_too(stream: Stream) -> None:
@@ -140,19 +149,16 @@ def test_credentials_are_neither_kept_nor_shown(
     assert "hunter2" not in "".join(capfd.readouterr())
 
 
-def test_a_row_that_is_too_large_is_refused_before_anything_is_written(
-    spark: SparkSession, tmp_path: Path, dynamodb: Any
-) -> None:
-    stream = Stream(spark, tmp_path, InDynamoDb(dynamodb))
-    stream.add(("a", 1), ("x" * 300_000, 2))
+def test_a_row_that_is_too_large_is_refused_before_anything_is_written(in_dynamodb: Stream) -> None:
+    in_dynamodb.add(("a", 1), ("x" * 300_000, 2))
 
     def logic(frame: Any) -> Any:
         texts = F.collect_list(F.concat("user", "user"))
         return frame.groupBy("amount").agg(texts.alias("texts"))
 
     with pytest.raises(Exception, match="its column 'texts' alone has 600,0"):
-        stream.run(logic)
-    assert stream.rows("amount long") == []
+        in_dynamodb.run(logic)
+    assert in_dynamodb.rows("amount long") == []
 
 
 @pytest.mark.parametrize(
@@ -166,12 +172,11 @@ def test_a_row_that_is_too_large_is_refused_before_anything_is_written(
     ],
 )
 def test_what_a_view_cannot_show_is_refused_with_the_way_out(
-    spark: SparkSession, tmp_path: Path, dynamodb: Any, options: dict[str, Any], why: str
+    in_dynamodb: Stream, options: dict[str, Any], why: str
 ) -> None:
-    stream = Stream(spark, tmp_path, InDynamoDb(dynamodb))
-    stream.add(("a", 1))
+    in_dynamodb.add(("a", 1))
     with pytest.raises(InvalidArgument, match=why):
-        stream.run(processed, **options)
+        in_dynamodb.run(processed, **options)
 
 
 def test_a_database_that_is_down_at_the_start_stops_the_query_with_nothing_lost(

@@ -26,7 +26,7 @@ from holdfast import stateful
 from holdfast.backends.locations import open_storage
 from holdfast.conf import StateStoreConf
 from holdfast.spark.locations import storage_options
-from servers import Hdfs, Minio, SparkCluster
+from servers import Hdfs, Minio
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
 START = datetime(2024, 4, 16, tzinfo=UTC)
@@ -211,29 +211,34 @@ print("version", query.version)
 
 
 def test_state_in_a_database_goes_on_from_the_database_alone(
-    spark: SparkSession, on_database: Remote, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    spark: SparkSession,
+    on_database: Remote,
+    hdfs: Hdfs,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server, state, options = on_database
-    checkpoint, source, cache = (str(tmp_path / name) for name in ("cp", "in", "cache"))
+    """Of what the first process had locally, the second finds the source's files and no other."""
+    _, state, options = on_database
+    source, cache = tmp_path / "in", tmp_path / "cache"
+    checkpoint = f"{hdfs.url}/streams/{state.partition(':')[0]}"
     prefix = f"spark.holdfast.{state.partition(':')[0]}."
     settings = {prefix + name: text for name, text in options.items()}
-    settings["spark.holdfast.cache.location"] = cache
-    expected = write_batches(Path(source), 2)
+    settings["spark.holdfast.cache.location"] = str(cache)
+    expected = write_batches(source, 2)
     for name, text in settings.items():
         spark.conf.set(name, text)
     try:
-        query = run(spark, Path(source), checkpoint, stateLocation=state)
+        query = run(spark, source, checkpoint, stateLocation=state)
         assert totals_of(query.state()) == expected[-1]
     finally:
         for name in settings:
             spark.conf.unset(name)
-    assert list(Path(cache).rglob("*"))
+    assert list(cache.rglob("*"))
     shutil.rmtree(cache)
-    server.kill()
-    server.start()
-    expected = write_batches(Path(source), 3)
+    assert list(tmp_path.iterdir()) == [source]
+    expected = write_batches(source, 3)
     done = subprocess.run(
-        [sys.executable, "-c", GOES_ON, source, checkpoint, state, json.dumps(settings)],
+        [sys.executable, "-c", GOES_ON, str(source), checkpoint, state, json.dumps(settings)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True, text=True, timeout=200,
     )  # fmt: skip
@@ -244,39 +249,5 @@ def test_state_in_a_database_goes_on_from_the_database_alone(
     assert frame.agg(F.sum("value.total")).first()[0] == sum(expected[-1].values())
     if secret := options.get("secret"):
         _check_nowhere(secret, query, caplog.text + done.stderr, tmp_path, state, options)
-
-
-# Counts rows with state in a folder that is another one in each process.
-SCATTERED = """
-import sys
-from pyspark.sql import SparkSession
-from holdfast import stateful
-
-folder, master = sys.argv[1:]
-spark = (
-    SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.executor.memory", "512m").config("spark.sql.shuffle.partitions", "2")
-    .config("spark.task.maxFailures", "1")
-    .getOrCreate()
-)
-rows = spark.readStream.schema("user string").parquet(folder + "/in")
-query = (
-    stateful(rows).groupBy("user").count().writeStream.outputMode("update").format("noop")
-    .option("checkpointLocation", folder + "/cp").option("stateLocation", "/proc/self/cwd/state")
-    .trigger(availableNow=True).start()
-)
-query.awaitTermination()
-"""
-
-
-def test_hosts_with_disks_of_their_own_are_refused(cluster: SparkCluster, tmp_path: Path) -> None:
-    write_batches(tmp_path / "in", 1)
-    done = subprocess.run(
-        [sys.executable, "-c", SCATTERED, str(tmp_path), cluster.url],
-        cwd=tmp_path, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    assert done.returncode != 0
-    assert "is not the folder that the driver writes to" in done.stderr
-    with holdfast.open(tmp_path / "state") as db:
-        assert db.version == 0
+        files = open_storage(checkpoint, {}, StateStoreConf(cache_size_bytes=0))
+        assert not [b for b in files.list("") if secret.encode() in bytes(files.read(b.path))]

@@ -24,6 +24,9 @@ from pyspark.sql import SparkSession
 from streams_with_views import Stream, processed
 from view_databases import InCassandra, InDynamoDb, ViewDatabase
 
+import holdfast
+from holdfast.spark.viewing import ShownStore, StreamView
+from holdfast.views import Applied
 from servers import Cassandra, DynamoDb
 
 HERE = Path(__file__).parent
@@ -97,6 +100,17 @@ class Driver:
         assert said.splitlines()[-1].startswith("done")
 
 
+@pytest.fixture(params=["cassandra", "dynamodb"])
+def server(request: pytest.FixtureRequest) -> Cassandra | DynamoDb:
+    """Each database that has views."""
+    found: Cassandra | DynamoDb = request.getfixturevalue(request.param)
+    return found
+
+
+def _views_in(server: Cassandra | DynamoDb) -> InCassandra | InDynamoDb:
+    return InCassandra(server) if isinstance(server, Cassandra) else InDynamoDb(server)
+
+
 @contextmanager
 def _reader(database: ViewDatabase, table: str, path: Path) -> Iterator[None]:
     if isinstance(database, InCassandra):
@@ -114,11 +128,12 @@ def _reader(database: ViewDatabase, table: str, path: Path) -> Iterator[None]:
         reader.wait()
 
 
-def _kill_again_and_again(
-    folder: Path, server: Cassandra | DynamoDb, rnd: random.Random, rounds: int
-) -> None:
+def _kill_again_and_again(folder: Path, server: Cassandra | DynamoDb, rounds: int) -> None:
     """In each round the database is killed in a batch and started again, then the stream is."""
-    database = InCassandra(server) if isinstance(server, Cassandra) else InDynamoDb(server)
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    rnd = random.Random(seed)
+    database = _views_in(server)
     table = database.table("kills")
     totals = _write_files(folder / "in", rnd, count=len(SEEDS) + 2 * rounds + 6)
     reads = folder / "reads.jsonl"
@@ -164,47 +179,52 @@ def _check_reads(path: Path, totals: list[Totals]) -> None:
 
 @pytest.mark.services
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("kind", ["cassandra", "dynamodb"])
 def test_a_reader_sees_only_committed_totals_while_stream_and_database_are_killed(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+    server: Cassandra | DynamoDb, tmp_path: Path
 ) -> None:
-    seed = random.randrange(10**9)
-    print(f"seed {seed}")
-    server = request.getfixturevalue(kind)
-    _kill_again_and_again(tmp_path, server, random.Random(seed), rounds=4)
+    _kill_again_and_again(tmp_path, server, rounds=4)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", ["cassandra", "dynamodb"])
 def test_twenty_kills_show_a_reader_nothing_but_committed_totals(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+    server: Cassandra | DynamoDb, tmp_path: Path
 ) -> None:
-    seed = random.randrange(10**9)
-    print(f"seed {seed}")
-    server = request.getfixturevalue(kind)
-    _kill_again_and_again(tmp_path, server, random.Random(seed), rounds=20)
+    _kill_again_and_again(tmp_path, server, rounds=20)
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("kind", ["cassandra", "dynamodb"])
 def test_a_database_that_goes_down_in_mid_stream_stops_it_and_the_next_start_goes_on(
-    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, kind: str
+    server: Cassandra | DynamoDb,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server = request.getfixturevalue(kind)
-    database = InCassandra(server) if isinstance(server, Cassandra) else InDynamoDb(server)
-    stream = Stream(spark, tmp_path, database)
+    database, killed = _views_in(server), []
+    stream, by_tasks = Stream(spark, tmp_path, database), StreamView._by_tasks
     stream.add(("a", 1), ("b", 2))
-    stream.run(processed)
     stream.add(("a", 5))
     stream.add(("b", 5))
-    server.kill()
+
+    def killing(self: StreamView, shown: ShownStore) -> list[Applied]:
+        if shown.step.version == 2:
+            server.kill()
+            killed.append(shown.step.version)
+        return by_tasks(self, shown)
+
+    monkeypatch.setattr(StreamView, "_by_tasks", killing)
     spark.conf.set("spark.holdfast.retryTimeout", "500ms")
     try:
         with pytest.raises(Exception, match="Nothing is lost: try again when"):
             stream.run(processed)
     finally:
+        monkeypatch.undo()
         spark.conf.unset("spark.holdfast.retryTimeout")
-        server.start()
+        if killed:
+            server.start()
+    columns = "user string, total long, _version long"
+    assert killed == [2]
+    assert holdfast.read(tmp_path / "cp", store="total").version == 2
+    assert stream.rows(columns) == [("a", 1, 1), ("b", 2, 1)]
     stream.run(processed)
-    assert stream.rows("user string, total long, _version long") == [("a", 6, 2), ("b", 7, 3)]
+    assert stream.rows(columns) == [("a", 6, 2), ("b", 7, 3)]
     database.close()

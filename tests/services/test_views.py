@@ -281,20 +281,6 @@ def test_a_missing_keyspace_is_named(cassandra: Cassandra, tmp_path: Path) -> No
         holdfast.open(tmp_path, **TOTALS, view=location)
 
 
-def test_wrong_credentials_are_refused_with_what_to_set(tmp_path: Path) -> None:
-    with Cassandra(tmp_path / "node", with_users=True) as node:
-        node.create_keyspace("state")
-        location = f"cassandra://{node.address}/state/totals"
-        for wrong in ({}, {"username": "cassandra", "password": "hunter2"}):
-            with pytest.raises(InvalidArgument, match="username") as refused:
-                holdfast.open(tmp_path / "root", **TOTALS, view=location, view_options=wrong)
-            assert refused.value.condition == "STATE_STORE_ACCESS_DENIED"
-            assert "hunter2" not in str(refused.value)
-        right = {"view": location, "view_options": node.options}
-        with holdfast.open(tmp_path / "root", **TOTALS, **right) as db:
-            put_totals(db, {"a": 1})
-
-
 def test_missing_credentials_are_refused_with_what_to_set(
     dynamodb: DynamoDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,7 +162,7 @@ def _mode(function: Any) -> str:
     kind = class_of(function)
     if kind not in ("Sum", "Average"):
         return ""
-    # Since Spark 4.1 that of a sum is told together with other things.
+    # Newer Sparks tell that of a sum together with other things.
     told = {method.getName() for method in function.getClass().getMethods()}
     at = function.evalContext() if "evalContext" in told else function
     return str(at.evalMode().toString())

@@ -378,11 +378,6 @@ def check_partition_columns(session: SparkSession, schema: StructType, names: li
     utils.validatePartitionColumn(java_schema, java.PythonUtils.toSeq(names), sensitive)
 
 
-def is_case_sensitive(session: SparkSession) -> bool:
-    """Whether names of columns that differ in case alone are different names."""
-    return str(session.conf.get("spark.sql.caseSensitive")).lower() == "true"
-
-
 def check_data_source(session: SparkSession, name: str) -> None:
     """Spark's own error when it has no data source of that name."""
     source = gateway(session).org.apache.spark.sql.execution.datasources.DataSource

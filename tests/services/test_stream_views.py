@@ -161,6 +161,17 @@ def test_a_row_that_is_too_large_is_refused_before_anything_is_written(in_dynamo
     assert in_dynamodb.rows("amount long") == []
 
 
+def test_the_operator_to_be_shown_may_be_chosen(in_dynamodb: Stream) -> None:
+    def by_the_hour(frame: Any) -> Any:
+        marked = frame.withWatermark("ts", "1 minute")
+        totals = marked.groupBy("user", F.window("ts", "5 minutes")).agg(F.sum("amount").alias("t"))
+        return totals.groupBy(F.window(F.window_time("window"), "1 hour")).agg(F.sum("t"))
+
+    in_dynamodb.add(("a", 1, "10:00"), ("a", 2, "10:01"), ("b", 3, "10:02"))
+    in_dynamodb.run(by_the_hour, "append", viewOperator="0")
+    assert in_dynamodb.rows("user string, t long") == [("a", 3), ("b", 3)]
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [

@@ -302,6 +302,24 @@ def test_other_columns_are_refused_by_name(database: ViewDatabase, tmp_path: Pat
         view.prepare("me", "here")
 
 
+def test_a_table_that_was_altered_is_refused_with_the_difference_and_left_alone(
+    cassandra: Cassandra, tmp_path: Path
+) -> None:
+    database = InCassandra(cassandra)
+    table = database.table("altered")
+    with open_with_view(database, tmp_path / "db", table) as db:
+        put_totals(db, {"Jade": 800})
+    database.session.execute(f"ALTER TABLE {table} ADD age int")
+    with pytest.raises(InvalidArgument, match=r"was changed since .* 'age' is not the view's"):
+        open_with_view(database, tmp_path / "db", table)
+    assert database.totals(table) == {"Jade": (800, 1)}
+    database.session.execute(f"ALTER TABLE {table} DROP age")
+    with open_with_view(database, tmp_path / "db", table) as db:
+        put_totals(db, {"Jade": 900})
+    assert database.totals(table) == {"Jade": (900, 2)}
+    database.close()
+
+
 @pytest.mark.parametrize("by_nulls", [False, True])
 def test_a_view_is_filled_however_many_tombstones_are_in_the_way(
     cassandra: Cassandra, by_nulls: bool

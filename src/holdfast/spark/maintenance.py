@@ -111,11 +111,15 @@ class Maintenance:
             self._waiting[place] = swaps
 
     def with_waiting(self, prepared: Iterable[Prepared]) -> list[Prepared]:
-        """What a version is made of, with what was merged meanwhile."""
-        return [
-            replace(part, swaps=(*part.swaps, *self._waiting.get(part.place, ())))
-            for part in prepared
-        ]
+        """What a version is made of, with what was merged meanwhile.
+
+        The worker that merged may be the one whose task made the version: it told of it by itself.
+        """
+        return [replace(part, swaps=(*part.swaps, *self._untold(part))) for part in prepared]
+
+    def _untold(self, part: Prepared) -> list[Swap]:
+        waiting = self._waiting.get(part.place, ())
+        return [swap for swap in waiting if swap not in part.swaps]
 
     def committed(self, manifest: Manifest, prepared: Iterable[Prepared]) -> Mapping[int, Merged]:
         """Nothing waits any more: a version took in what fitted. Says what, by operator."""

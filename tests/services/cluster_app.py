@@ -139,10 +139,10 @@ def keep_journal(journal: Journal) -> None:
     plain_stage, plain_deliver = VersionLoop._run_stage, VersionLoop._deliver
 
     def run_stage(
-        loop: VersionLoop, run: StageRun, task: Task, frame: DataFrame | None, marks: Watermarks
+        loop: VersionLoop, run: StageRun, task: Task, rows: Any, marks: Watermarks
     ) -> Any:
         noted = NotingTask(task, journal, str(loop.spec.name))
-        return plain_stage(loop, run, noted, frame, marks)
+        return plain_stage(loop, run, noted, rows, marks)
 
     def deliver(loop: VersionLoop, *args: Any) -> None:
         plain_deliver(loop, *args)

@@ -176,7 +176,7 @@ def test_names_are_stored_as_they_are_unless_another_column_has_them(spark: Spar
     assert _stored_names(alike) == ["v_sum", "v_count", "v_sum_"]
     swapped = rates.groupBy("value").agg(total, average)
     assert _stored_names(swapped) == ["v_sum", "v_sum_", "v_count"]
-    operator = swapped._stages[-1].operator
+    operator = swapped._flow.stages[-1].operator
     assert operator.definition()["aggregate v"] == "avg(value) kept in v_sum_, v_count"
 
 
@@ -184,20 +184,20 @@ def test_a_view_shows_stored_keys_and_finished_aggregates(spark: SparkSession) -
     times = F.window("timestamp", "4 seconds", "2 seconds").alias("w")
     counted = stateful(_rates(spark)).groupBy(times, F.col("value").alias("_rows"))
     shown = counted.agg(F.avg("value").alias("v"), F.sum("value").alias("v_sum"))
-    make = shown._stages[-1].operator.shown(None).make
+    make = shown._flow.stages[-1].operator.shown(None).make
     stored = "_rows_ long, w_start timestamp, w_end timestamp, v_sum double, v_count long"
     row = (7, datetime(2026, 1, 1), datetime(2026, 1, 2), 9.0, 2, 9)
     made = make(spark.createDataFrame([row], f"{stored}, v_sum_ long")).first().asDict()
     expected = {"_rows_": 7, "w_start": row[1], "w_end": row[2], "v": 4.5, "v_sum": 9}
     assert made == expected
     again = counted.agg(F.avg("value").alias("v"), F.sum("value").alias("v"))
-    make, rows = again._stages[-1].operator.shown(None).make, f"{stored}, v long"
+    make, rows = again._flow.stages[-1].operator.shown(None).make, f"{stored}, v long"
     with pytest.raises(holdfast.InvalidArgument, match=r"alias\(\)"):
         make(spark.createDataFrame([row], rows))
 
 
 def _stored_names(frame: Any) -> list[str]:
-    return [name for merge in frame._stages[-1].operator.merges for name in merge.columns]
+    return [name for merge in frame._flow.stages[-1].operator.merges for name in merge.columns]
 
 
 @pytest.mark.parametrize("name", CASES)

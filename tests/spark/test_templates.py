@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +31,9 @@ def _rows(frame: DataFrame) -> list[str]:
 @pytest.mark.parametrize("name", MAKES)
 def test_a_filled_template_has_the_rows_of_its_function(spark: SparkSession, name: str) -> None:
     make = MAKES[name]
-    template = Template(spark, spark.createDataFrame([], SCHEMA).schema, make)
+    template = Template(
+        spark, [spark.createDataFrame([], SCHEMA).schema], lambda rows: make(rows[0])
+    )
     assert template._gap is not None
     for rows in ROWS:
         frame = spark.createDataFrame(rows, SCHEMA)
@@ -41,10 +43,11 @@ def test_a_filled_template_has_the_rows_of_its_function(spark: SparkSession, nam
 
 
 def test_a_subquery_over_the_rows_is_asked_anew(spark: SparkSession) -> None:
-    def above_mean(frame: DataFrame) -> DataFrame:
+    def above_mean(rows: Sequence[DataFrame]) -> DataFrame:
+        frame = rows[0]
         return frame.where(F.col("v") > frame.select(F.avg("v")).scalar())
 
-    template = Template(spark, spark.createDataFrame([], SCHEMA).schema, above_mean)
+    template = Template(spark, [spark.createDataFrame([], SCHEMA).schema], above_mean)
     frame = spark.createDataFrame([("a", 1), ("b", 4)], SCHEMA)
     assert template._gap is None
     assert [row.k for row in template.fill(frame).collect()] == ["b"]
@@ -52,7 +55,7 @@ def test_a_subquery_over_the_rows_is_asked_anew(spark: SparkSession) -> None:
 
 def test_random_values_are_those_of_each_version(spark: SparkSession) -> None:
     schema = spark.createDataFrame([], SCHEMA).schema
-    template = Template(spark, schema, lambda f: f.selectExpr("*", "uuid() AS id"))
+    template = Template(spark, [schema], lambda rows: rows[0].selectExpr("*", "uuid() AS id"))
     frame = spark.createDataFrame([("a", 1)], SCHEMA)
     first, second = (template.fill(frame).collect()[0].id for _ in range(2))
     assert first != second
@@ -61,7 +64,9 @@ def test_random_values_are_those_of_each_version(spark: SparkSession) -> None:
 def test_a_template_leaves_the_active_session_alone(spark: SparkSession) -> None:
     other = spark.newSession()
     spark.createDataFrame([("a", 1)], SCHEMA)
-    template = Template(other, spark.createDataFrame([], SCHEMA).schema, MAKES["grouped"])
+    template = Template(
+        other, [spark.createDataFrame([], SCHEMA).schema], lambda rows: MAKES["grouped"](rows[0])
+    )
     template.fill(spark.createDataFrame([("a", 1)], SCHEMA))
     active = SparkSession.getActiveSession()
     assert active is not None
@@ -70,7 +75,9 @@ def test_a_template_leaves_the_active_session_alone(spark: SparkSession) -> None
 
 def test_the_current_time_is_that_of_each_version(spark: SparkSession) -> None:
     schema = spark.createDataFrame([], SCHEMA).schema
-    template = Template(spark, schema, lambda f: f.withColumn("now", F.current_timestamp()))
+    template = Template(
+        spark, [schema], lambda rows: rows[0].withColumn("now", F.current_timestamp())
+    )
     frame = spark.createDataFrame([("a", 1)], SCHEMA)
     first, second = (template.fill(frame).collect()[0].now for _ in range(2))
     assert first < second

@@ -12,10 +12,11 @@ from holdfast.engine.storage import Storage
 from holdfast.spark import hadoop
 from holdfast.spark.sinks import Sink
 from holdfast.spark.spec import QuerySpec
-from holdfast.spark.stages import StageRun
+from holdfast.spark.stages import Outlet
 from holdfast.spark.viewing import StreamView
 from holdfast.streams.outbox import Emitted, OutboxReader
 from holdfast.streams.reading import Output
+from holdfast.streams.task import StoreSpec
 from holdfast.streams.watermark import Watermarks
 
 Before = Callable[[], Manifest | None]
@@ -30,13 +31,11 @@ class Delivery:
         spec: QuerySpec,
         sink: Sink,
         storage: Storage,
-        last: StageRun,
-        *,
-        needs_partitions: bool,
+        outlet: Outlet,
     ) -> None:
-        self._spec, self._sink, self._storage, self._last = spec, sink, storage, last
+        self._spec, self._sink, self._storage, self._outlet = spec, sink, storage, outlet
         self._session: SparkSession = spec.source.sparkSession
-        self.needs_partitions = needs_partitions
+        self._needs_partitions = sink.sees_partitions or not outlet.is_deterministic
         """Whether a version's rows have to come in the same partitions when they come again."""
         self.view: StreamView | None = None
         self._committed: int | None = None
@@ -64,35 +63,29 @@ class Delivery:
     def deliver(self, manifest: Manifest, before: Before, emitted: Sequence[Emitted] = ()) -> None:
         """Hand a version's rows to the sink: as its tasks gave them, or else as stored."""
         self.show(manifest, before)
-        fresh = self._last.reader(emitted)
-        if emitted and fresh.is_at_hand and not self.needs_partitions:
-            rows = self._last.at_hand(self._session, fresh)
+        handover = self._outlet.handover
+        fresh = handover.reader(emitted)
+        if emitted and fresh.is_at_hand and not self._needs_partitions:
+            rows = handover.at_hand(self._session, fresh)
         else:
-            rows = self._last.by_tasks(self._session, self._stored(manifest, before))
-        self._sink.deliver(self._last.frames.output.fill(rows), manifest.version)
+            rows = handover.by_tasks(self._session, self._stored(manifest, before))
+        self._sink.deliver(self._outlet.output.fill(rows), manifest.version)
         self.skipped(manifest.version)
 
     def _stored(self, manifest: Manifest, before: Before) -> OutboxReader | Output:
-        last = self._last
-        if last.emits:
-            return last.reader([Emitted.from_json(part) for part in manifest.outbox])
+        last = self._outlet.last
+        if last is None or last.emits:
+            parts = [Emitted.from_json(part) for part in manifest.outbox]
+            return self._outlet.handover.reader(parts)
         marks = Watermarks.of(manifest.watermark)
         evicts = self._spec.mode == "append" and last.operator.key_index is not None
         return Output(
             store=last.store,
             version=manifest.version,
             mode=self._spec.mode,
-            above=self._evicted_before(before(), marks.late_us) if evicts else None,
+            above=_evicted_before(last.store, before(), marks.late_us) if evicts else None,
             upto=marks.evict_us if evicts else None,
         )
-
-    def _evicted_before(self, earlier: Manifest | None, late_us: int) -> int | None:
-        """Up to where the version before had evicted; by the watermark where it is not there."""
-        if earlier is None:
-            return late_us
-        store = self._last.store
-        bounds = [part.evict for part in earlier.operators[store.operator][store.name].partitions]
-        return None if None in bounds else min(bound for bound in bounds if bound is not None)
 
     def is_leftover(self, manifest: Manifest, before: Before) -> bool:
         """Whether a version is one that Spark does not bring again and the sink may lack.
@@ -130,3 +123,11 @@ class Delivery:
         for blob in self._storage.list(DELIVERED):
             if blob.path != own:
                 self._storage.delete(blob.path)
+
+
+def _evicted_before(store: StoreSpec, earlier: Manifest | None, late_us: int) -> int | None:
+    """Up to where the version before had evicted; by the watermark where it is not there."""
+    if earlier is None:
+        return late_us
+    bounds = [part.evict for part in earlier.operators[store.operator][store.name].partitions]
+    return None if None in bounds else min(bound for bound in bounds if bound is not None)

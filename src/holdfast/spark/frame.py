@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, GroupedData
@@ -15,9 +14,10 @@ from holdfast.spark import jvm
 from holdfast.spark.aggregation import aggregation
 from holdfast.spark.batches import processed
 from holdfast.spark.deduplication import Deduplication
+from holdfast.spark.flow import EventTime, Flow, Sources, Stage
 from holdfast.spark.group_state import GroupStates, checked_timeout
 from holdfast.spark.keyed import KeyedOperator
-from holdfast.spark.operators import Operator, Stage, Step, quoted
+from holdfast.spark.operators import Operator, Step, quoted
 from holdfast.spark.pandas_processing import PandasProcessing
 from holdfast.spark.processing import ArrowProcessing, Processing, arrow_state
 from holdfast.spark.writer import StatefulStreamWriter
@@ -45,45 +45,35 @@ def stateful(frame: DataFrame) -> StatefulDataFrame:
             f"The DataFrame already has a stateful operator of Spark's own ({native[0]}). Call "
             "stateful() on the DataFrame before it, and the operator on the result."
         )
-    return StatefulDataFrame(frame, frame)
+    return StatefulDataFrame(frame)
 
 
 class StatefulDataFrame:
     """A streaming DataFrame whose stateful operators are run by Holdfast, one after another.
 
-    `source` is what Spark computes before the first of them, `native` Spark's own form of the
-    whole pipeline: it gives the schema and Spark's errors, and is never started once there is an
-    operator.
+    `native` is Spark's own form of the whole pipeline: it gives the schema and Spark's errors, and
+    is never started once there is an operator. `flow` says how Holdfast makes the rows; without
+    an operator they are those of `native`.
     """
 
-    def __init__(
-        self, source: DataFrame, native: DataFrame, stages: tuple[Stage, ...] = ()
-    ) -> None:
-        self._source = source
+    def __init__(self, native: DataFrame, flow: Flow | None = None) -> None:
         self._native = native
-        self._stages = stages
+        self._flow = Flow.of(native) if flow is None else flow
+        self._is_plain = not self._flow.stages
 
     def _then(self, step: Step) -> StatefulDataFrame:
         native = step(self._native)
-        if not self._stages:
-            return StatefulDataFrame(native, native)
-        last = self._stages[-1]
-
-        def taken_for_native(frame: DataFrame) -> DataFrame:
-            return jvm.identified(step(frame), native)
-
-        stages = (*self._stages[:-1], replace(last, steps=(*last.steps, taken_for_native)))
-        return StatefulDataFrame(self._source, native, stages)
+        if self._is_plain:
+            return StatefulDataFrame(native)
+        return StatefulDataFrame(native, self._flow.then(step, native))
 
     def _through(self, operator: Operator, native: DataFrame) -> StatefulDataFrame:
         """The stream after one more stateful operator."""
         if not self._native.isStreaming:
-            made = native
             if isinstance(operator, KeyedOperator):
-                made = processed(operator, self._native)
-            return StatefulDataFrame(made, made)
-        stage = Stage(operator, self._native, native)
-        return StatefulDataFrame(self._source, native, (*self._stages, stage))
+                return StatefulDataFrame(processed(operator, self._native))
+            return StatefulDataFrame(native)
+        return StatefulDataFrame(native, Flow.of(Stage(operator, self._native, native, self._flow)))
 
     def select(self, *cols: Any) -> StatefulDataFrame:
         """As DataFrame.select."""
@@ -135,16 +125,29 @@ class StatefulDataFrame:
         return self._then(lambda frame: frame.join(other, on, how))
 
     def union(self, other: StatefulDataFrame) -> StatefulDataFrame:
-        """As DataFrame.union, with another wrapped stream, before any stateful operator."""
+        """As DataFrame.union, with another wrapped stream."""
+        return self._united(other, DataFrame.union)
+
+    unionAll = union  # noqa: N815 - PySpark's name
+
+    def unionByName(
+        self, other: StatefulDataFrame, allowMissingColumns: bool = False
+    ) -> StatefulDataFrame:
+        """As DataFrame.unionByName, with another wrapped stream."""
+        return self._united(other, lambda a, b: a.unionByName(b, allowMissingColumns))
+
+    def _united(
+        self, other: StatefulDataFrame, unite: Callable[[DataFrame, DataFrame], DataFrame]
+    ) -> StatefulDataFrame:
         if not isinstance(other, StatefulDataFrame):
             raise InvalidArgument(
                 f"union takes another wrapped stream, not {type(other).__name__}: wrap it by "
                 "stateful()."
             )
-        if self._stages or other._stages:
-            raise InvalidArgument("union comes before the stateful operators of both streams.")
-        united = self._source.union(other._source)
-        return StatefulDataFrame(united, united)
+        native = unite(self._native, other._native)
+        if self._is_plain and other._is_plain:
+            return StatefulDataFrame(native)
+        return StatefulDataFrame(native, self._flow.united(other._flow, unite, native))
 
     def transform(
         self, func: Callable[..., StatefulDataFrame], *args: Any, **kwargs: Any
@@ -159,13 +162,18 @@ class StatefulDataFrame:
         return result
 
     def withWatermark(self, eventTime: str, delayThreshold: str) -> StatefulDataFrame:
-        """As DataFrame.withWatermark; before the first stateful operator."""
-        if self._stages:
+        """As DataFrame.withWatermark; once, before or after a stateful operator."""
+        native = self._native.withWatermark(eventTime, delayThreshold)
+        if self._is_plain:
+            return StatefulDataFrame(native)
+        if jvm.has_watermark(self._native):
             raise InvalidArgument(
-                "withWatermark comes before the first stateful operator: the operators after it "
-                "go by the same watermark."
+                "The stream has a watermark already, and operators go by that one: leave out the "
+                "withWatermark behind them. Spark would wait for the later of the two for ever."
             )
-        return self._then(lambda frame: frame.withWatermark(eventTime, delayThreshold))
+        name = jvm.columns_called(native, [eventTime])[0]
+        event_time = EventTime(native.schema[name])
+        return StatefulDataFrame(native, self._flow.then(event_time.observed, native, event_time))
 
     def groupBy(self, *cols: Any) -> GroupedStatefulData:
         """As DataFrame.groupBy."""
@@ -237,12 +245,12 @@ class StatefulDataFrame:
 
     def explain(self, *args: Any, **kwargs: Any) -> None:
         """Spark's plan for the rows that reach the stateful operator."""
-        self._source.explain(*args, **kwargs)
+        Sources(self._flow).stream.explain(*args, **kwargs)
 
     @property
     def writeStream(self) -> StatefulStreamWriter:
         """Where the output goes; as DataFrame.writeStream."""
-        return StatefulStreamWriter(self._source, self._native, self._stages)
+        return StatefulStreamWriter(self._native, self._flow)
 
     def __getitem__(self, item: Any) -> Any:
         """As DataFrame's: a column by name or place, or the rows or columns asked for."""

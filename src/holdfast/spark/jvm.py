@@ -8,7 +8,7 @@ a private name of PySpark's or a Java object.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -114,28 +114,24 @@ class Gap:
 
     node: Any
     parts: tuple[Gap | Any, ...] = ()
-
-    @property
-    def is_stand_in(self) -> bool:
-        """Whether rows go here."""
-        return not self.parts
+    number: int | None = None
+    """Which stand-in it is; rows go here."""
 
 
-def find_gap(frame: DataFrame, stand_in: DataFrame) -> Gap | None:
-    """Where a frame's plan reads the stand-in.
+def find_gap(frame: DataFrame, stand_ins: Sequence[DataFrame]) -> Gap | None:
+    """Where a frame's plan reads the stand-ins.
 
     None if the frame has to be made anew each time: when it is not deterministic, since random
     seeds are drawn by Spark's analysis, or when it has subqueries, which are not looked into.
     """
-    leaf = stand_in._jdf.queryExecution().analyzed()
     plan = frame._jdf.queryExecution().analyzed()
     if not plan.deterministic() or any(node.subqueries().nonEmpty() for node in walk(plan)):
         return None
-    rdd = leaf.rdd().id()
+    leaves = [each._jdf.queryExecution().analyzed().rdd().id() for each in stand_ins]
 
     def gap(node: Any) -> Gap | None:
-        if class_of(node) == "LogicalRDD" and node.rdd().id() == rdd:
-            return Gap(node)
+        if class_of(node) == "LogicalRDD" and (rdd := node.rdd().id()) in leaves:
+            return Gap(node, number=leaves.index(rdd))
         children = scala_list(node.children())
         parts = [gap(child) for child in children]
         if not any(parts):
@@ -146,16 +142,22 @@ def find_gap(frame: DataFrame, stand_in: DataFrame) -> Gap | None:
     return gap(plan)
 
 
-def fill_gap(session: SparkSession, gap: Gap, rows: DataFrame) -> DataFrame:
-    """The plan with these rows in the place of the stand-in. Requires: columns of its types."""
-    source = rows._jdf.queryExecution().analyzed()
-    given = scala_list(source.output())
+def fill_gap(session: SparkSession, gap: Gap, rows: Sequence[DataFrame | None]) -> DataFrame:
+    """The plan with these rows in the places of the stand-ins, where they are not None.
+
+    Requires: columns of the stand-ins' types.
+    """
 
     def filled(part: Any) -> Any:
         if not isinstance(part, Gap):
             return part
-        if part.is_stand_in:
-            return _renamed(session, source, given, scala_list(part.node.output()))
+        if part.number is not None:
+            given = rows[part.number]
+            if given is None:
+                return part.node
+            source = given._jdf.queryExecution().analyzed()
+            wanted = scala_list(part.node.output())
+            return _renamed(session, source, scala_list(source.output()), wanted)
         return part.node.withNewChildren(scala_seq(session, [filled(p) for p in part.parts]))
 
     return frame_of(session, filled(gap))
@@ -208,10 +210,18 @@ LATE = "holdfast_late"
 """The name under which the number of late rows is observed."""
 
 
-def observed_late_rows(frame: DataFrame) -> int:
-    """How many late rows the jobs over a frame saw, where it counts them."""
+def observed_metric(frame: DataFrame, name: str) -> int | None:
+    """The number that the jobs over a frame observed; None where they observed none, or null."""
     metrics = frame._jdf.queryExecution().observedMetrics()
-    return int(metrics.apply(LATE).getLong(0)) if metrics.contains(LATE) else 0
+    if not metrics.contains(name) or metrics.apply(name).isNullAt(0):
+        return None
+    return int(metrics.apply(name).getLong(0))
+
+
+def has_watermark(frame: DataFrame) -> bool:
+    """Whether some withWatermark is in a frame's plan."""
+    plan = frame._jdf.queryExecution().analyzed()
+    return any(class_of(node) == "EventTimeWatermark" for node in walk(plan))
 
 
 def column_of(session: SparkSession, expression: Any) -> Column:

@@ -164,14 +164,14 @@ class StateStoreRDD:
             parts = self._context.parallelize([], self.partitions)._jrdd.rdd()
         else:
             parts = jvm.arrow_rdd(rows)
-        return self._collected(self._located(parts, self._offers()), work)
+        return collected(self.locality, self._located(parts, self._offers()), work)
 
     def run_one(self, partition: int, work: Callable[[int], T]) -> T:
         """What `work` returns for one partition."""
         part = self._context.parallelize([], 1)._jrdd.rdd()
         locations = self._placed(self.locality.places)
         located = self._located(part, locations[partition : partition + 1])
-        return self._collected(located, lambda _, __: work(partition))[0]
+        return collected(self.locality, located, lambda _, __: work(partition))[0]
 
     def numbers(self, session: SparkSession) -> DataFrame:
         """A frame of a session that has each partition's number in the partition."""
@@ -199,23 +199,26 @@ class StateStoreRDD:
         java = self.locality.java
         return parts if java is None else java.wrap(parts, locations)
 
-    def _collected(self, parts: Any, work: Callable[[int, Iterable[bytes]], T]) -> list[T]:
-        only = self.locality.executor
 
-        def in_worker(partition: int, raw: Iterable[bytes]) -> list[T]:
-            executor = only
-            context = TaskContext.get()
-            told = None if context is None else context.getLocalProperty(EXECUTOR_PROPERTY)
-            if told is not None:
-                executor_id, _, host = told.partition(" ")
-                executor = Executor(host, executor_id)
-            holdings.here.arrive(executor)
-            result = work(partition, raw)
-            deque(raw, maxlen=0)  # a worker that leaves input unread is ended by PySpark
-            return [result]
+def collected(locality: Locality, parts: Any, work: Callable[[int, Iterable[bytes]], T]) -> list[T]:
+    """What `work` returns for each partition of an RDD of the JVM, given the Arrow rows in it."""
+    only = locality.executor
 
-        rdd: RDD[bytes] = RDD(parts.toJavaRDD(), self._context, NoOpSerializer())
-        return rdd.mapPartitionsWithIndex(in_worker).collect()
+    def in_worker(partition: int, raw: Iterable[bytes]) -> list[T]:
+        executor = only
+        context = TaskContext.get()
+        told = None if context is None else context.getLocalProperty(EXECUTOR_PROPERTY)
+        if told is not None:
+            executor_id, _, host = told.partition(" ")
+            executor = Executor(host, executor_id)
+        holdings.here.arrive(executor)
+        result = work(partition, raw)
+        deque(raw, maxlen=0)  # a worker that leaves input unread is ended by PySpark
+        return [result]
+
+    context = locality.session.sparkContext
+    rdd: RDD[bytes] = RDD(parts.toJavaRDD(), context, NoOpSerializer())
+    return rdd.mapPartitionsWithIndex(in_worker).collect()
 
 
 def spread(held: Sequence[str | None], executors: Sequence[str]) -> list[str | None]:

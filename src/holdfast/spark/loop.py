@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
@@ -30,6 +30,7 @@ from holdfast.errors import (
 from holdfast.spark import jvm
 from holdfast.spark.delivery import Delivery
 from holdfast.spark.fencing import fenced
+from holdfast.spark.flow import EventTime, Flow, Stage
 from holdfast.spark.located_rdd import Locality, StateStoreRDD
 from holdfast.spark.locations import marked_place, state_root, storage_options
 from holdfast.spark.maintenance import Maintenance, Merged
@@ -48,7 +49,7 @@ from holdfast.spark.pairing import check_next_batch, check_pair, moment_of, note
 from holdfast.spark.progress import VersionReport
 from holdfast.spark.sinks import Sink
 from holdfast.spark.spec import QuerySpec
-from holdfast.spark.stages import StageFrames, StageRun
+from holdfast.spark.stages import Outlet, StageFrames, StageRun
 from holdfast.spark.viewing import StreamView
 from holdfast.store import load_provider_class
 from holdfast.streams.handle import QueryInfo
@@ -96,6 +97,7 @@ class VersionLoop:
         self._delivery: Delivery
         self.manifest: Manifest
         self._stages: list[StageRun]
+        self._outlet: Outlet
 
     # -- opening -------------------------------------------------------------------------------
 
@@ -106,15 +108,10 @@ class VersionLoop:
         check_pair(self._session, self.spec.checkpoint, self.root, found)
         partitions = partitions_of(self._session, found, self.root)
         own = jvm.own_session(self._session, partitions)
-        frame = jvm.empty_frame(own, self.spec.source.schema)
-        frames: list[StageFrames] = []
+        made: dict[Stage, StageFrames] = {}
         for stage in self.spec.stages:
-            is_last = stage is self.spec.stages[-1]
-            frames.append(
-                StageFrames.of(stage, frame, partitions, self._session if is_last else own)
-            )
-            frame = frames[-1].output.made
-        needs_partitions = self._sink.sees_partitions or not jvm.is_deterministic(frame)
+            made[stage] = StageFrames.of(stage, own, partitions, made)
+        frames = list(made.values())
         if found is None:
             first = first_manifest(self._session, frames, partitions, self._runtime)
             self.manifest = self.versions.publish(first, 1, None)
@@ -134,10 +131,9 @@ class VersionLoop:
         )
         self._maintenance.tell_snapshots(self.manifest)
         self._cleaner = Cleaner(self.versions, self._runtime, self._conf)
-        self._delivery = Delivery(
-            self.spec, self._sink, self.versions.storage, self._stages[-1],
-            needs_partitions=needs_partitions,
-        )  # fmt: skip
+        runs = {run.stage: run for run in self._stages}
+        self._outlet = Outlet.of(self.spec.flow, runs, own, self._session)
+        self._delivery = Delivery(self.spec, self._sink, self.versions.storage, self._outlet)
         self._check_provider()
         self._fit()
         if self.manifest.batch is None and not self.manifest.scope.get("filled"):
@@ -288,27 +284,15 @@ class VersionLoop:
         started = time.monotonic()
         is_by_clock = batch is None and not (self._follows_watermark and self.marks.is_tick_due)
         marks = self.marks.following(moment_of(facts) or self._runtime.clock_ms())
-        frame = batch
-        results: dict[int, list[TaskResult]] = {}
-        late_rows = 0
-        for number, run in enumerate(self._stages):
-            is_last = number == len(self._stages) - 1
-            settings = self._settings(run, marks, facts, is_last=is_last)
-            found, late = self._run_stage(run, run.operator.task(settings), frame, marks)
-            results[number], late_rows = found, late_rows + late
-            emitted = [result.emitted for result in found]
-            frame = None if is_last else self._handed_on(run, emitted)
+        with self.spec.sources.held(batch) as (sources, input_rows):
+            made = self._make(sources, marks, facts)
+        results, emitted = made.results, made.emitted
         self._due_ms = _earliest([result.due_ms for found in results.values() for result in found])
         if is_by_clock and all(result.is_idle for found in results.values() for result in found):
             return None
-        if observe is not None:
-            seen = observe()
-            marks = marks.observed(
-                [entry.max_ms if entry.rows else None for entry in seen],
-                [entry.delay_ms for entry in seen],
-            )
+        marks = self._observed(marks, [] if observe is None else observe(), made.event_times)
         computed = time.monotonic()
-        merged = self._commit(results, marks, facts)
+        merged = self._commit(results, emitted, marks, facts)
         committed = time.monotonic()
         self._deliver(emitted)
         seconds = {
@@ -317,7 +301,63 @@ class VersionLoop:
             "deliver": time.monotonic() - committed,
         }
         return VersionReport(
-            self.manifest.version, facts, marks, seconds, results, late_rows, merged
+            self.manifest.version, facts, marks, seconds, results, made.late_rows, merged,
+            input_rows,
+        )  # fmt: skip
+
+    def _make(
+        self,
+        sources: Sequence[DataFrame | None],
+        marks: Watermarks,
+        facts: Mapping[str, Any] | None,
+    ) -> _Made:
+        """Have the tasks of all operators make a version of what each source brings."""
+        made = _Made()
+        handed: dict[Stage, DataFrame | None] = {}
+
+        def rows_for(flow: Flow) -> list[DataFrame | None]:
+            return [
+                handed[origin] if isinstance(origin, Stage)
+                else sources[self.spec.sources.number(origin)]
+                for origin in flow.origins
+            ]  # fmt: skip
+
+        for number, run in enumerate(self._stages):
+            is_last = run is self._outlet.last
+            settings = self._settings(run, marks, facts, is_last=is_last)
+            task = run.operator.task(settings)
+            results, frame = self._run_stage(run, task, rows_for(run.stage.flow), marks)
+            made.results[number] = results
+            made.emitted = [result.emitted for result in results]
+            if frame is not None:
+                made.late_rows += jvm.observed_metric(frame, jvm.LATE) or 0
+                for event_time in run.stage.flow.event_times:
+                    made.event_times[event_time] = event_time.largest_ms(frame)
+            if not is_last:
+                handed[run.stage] = run.handover.rows(self._session, made.emitted)
+        if self._outlet.junction is not None:
+            version = self.manifest.version + 1
+            made.emitted = self._outlet.put_out(rows_for(self.spec.flow), version, self._locality)
+        return made
+
+    def _observed(
+        self,
+        marks: Watermarks,
+        seen: Sequence[jvm.EventTimeStats],
+        behind: Mapping[EventTime, int | None],
+    ) -> Watermarks:
+        """The watermarks after what Spark saw of a batch, and what was seen behind operators."""
+        own = {
+            event_time: None for run in self._stages for event_time in run.stage.flow.event_times
+        }
+        largest = [entry.max_ms if entry.rows else None for entry in seen]
+        delays = [entry.delay_ms for entry in seen]
+        if not seen:  # a tick: Spark's inputs stay where they are
+            idle = max(len(marks.inputs) - len(own), 0)
+            largest, delays = [None] * idle, [0] * idle
+        return marks.observed(
+            [*largest, *({**own, **behind}).values()],
+            [*delays, *(event_time.delay_ms for event_time in own)],
         )
 
     def _settings(
@@ -342,17 +382,17 @@ class VersionLoop:
         )  # fmt: skip
 
     def _run_stage(
-        self, run: StageRun, task: Task, frame: DataFrame | None, marks: Watermarks
-    ) -> tuple[list[TaskResult], int]:
-        """The results of one operator's tasks, and the late rows Spark itself filtered out."""
-        if frame is None and not run.operator.is_global:
-            schema = run.schema
-            return run.rdd.run(lambda p, raw: run_task(task, p, schema, raw)), 0
-        if frame is None:
-            prepared = run.frames.batch.made  # of no rows: the one group that is there anyway
-        else:
-            prepared = run.frames.of_batch(frame, run.store.partitions, marks)
-        return self._run_tasks(run, task, prepared), jvm.observed_late_rows(prepared)
+        self, run: StageRun, task: Task, rows: Sequence[DataFrame | None], marks: Watermarks
+    ) -> tuple[list[TaskResult], DataFrame | None]:
+        """The results of one operator's tasks, and the frame of their rows, if they had any."""
+        if any(each is not None for each in rows):
+            prepared = run.frames.of_rows(rows, run.store.partitions, marks)
+            return self._run_tasks(run, task, prepared), prepared
+        if run.operator.is_global:
+            nothing = run.frames.batch.made  # of no rows: the one group that is there anyway
+            return self._run_tasks(run, task, nothing), None
+        schema = run.schema
+        return run.rdd.run(lambda p, raw: run_task(task, p, schema, raw)), None
 
     def _run_tasks(self, run: StageRun, task: Task, rows: DataFrame) -> list[TaskResult]:
         """A task for each partition of some rows, of which there have to be as many."""
@@ -364,24 +404,16 @@ class VersionLoop:
             )
         return results
 
-    def _handed_on(self, run: StageRun, emitted: list[Emitted]) -> DataFrame | None:
-        """What the next operator gets; None where there is nothing."""
-        if not any(part.rows for part in emitted):
-            return None
-        reader = run.reader(emitted)
-        rows = run.at_hand if reader.is_at_hand else run.by_tasks
-        return run.frames.output.fill(rows(self._session, reader))
-
     def _commit(
         self,
         results: Mapping[int, list[TaskResult]],
+        emitted: Sequence[Emitted],
         marks: Watermarks,
         facts: Mapping[str, Any] | None,
     ) -> Mapping[int, Merged]:
-        last = self._stages[-1]
+        last = self._outlet.last
         outbox: tuple[Emitted, ...] = ()
-        if last.emits:
-            emitted = [result.emitted for result in results[len(self._stages) - 1]]
+        if last is None or last.emits:
             outbox = filed(self.versions.storage, self.manifest.version + 1, emitted)
         before_ms = self._runtime.monotonic_ms()
         base, prepared = self.manifest, self._prepared(results)
@@ -397,8 +429,9 @@ class VersionLoop:
         )
         self._newest_at_ms, self._base = before_ms, base
         self._delivery.committed(self.manifest.version)
-        between = (result.emitted.path for n in range(len(results) - 1) for result in results[n])
-        for path in {part["path"] for part in base.outbox}.union(filter(None, between)):
+        between = (result.emitted.path for found in results.values() for result in found)
+        old = {part["path"] for part in base.outbox}.union(filter(None, between))
+        for path in old.difference(part.path for part in emitted):
             with suppress(Unavailable):  # the clean-up removes it, too
                 self.versions.storage.delete(path)
         return self._maintenance.committed(self.manifest, prepared)
@@ -445,6 +478,19 @@ class VersionLoop:
             if number not in results or name not in self._stages[number].stores
         ]
         return self._maintenance.with_waiting(done)
+
+
+@dataclass
+class _Made:
+    """What the tasks of a version made, before it is committed."""
+
+    results: dict[int, list[TaskResult]] = field(default_factory=dict)
+    emitted: list[Emitted] = field(default_factory=list)
+    """What is delivered, as far as tasks put it out."""
+    late_rows: int = 0
+    """The late rows that Spark itself filtered out."""
+    event_times: dict[EventTime, int | None] = field(default_factory=dict)
+    """The largest ones behind operators."""
 
 
 def _earliest(moments: Sequence[int | None]) -> int | None:

@@ -164,8 +164,8 @@ def reshaped(
             if name not in todo.get(number, {}):
                 prepared += [untouched(base, number, name, part) for part in entry.partitions]
                 continue
-            before = run.frames.stage.input(run.frames.before)
-            task = Reshaping(run.stores[name], base.version, run.operator.empty_values(before))
+            empty = run.operator.empty_values(run.frames.before)
+            task = Reshaping(run.stores[name], base.version, empty)
             count = len(entry.partitions)
             numbers = session.sparkContext.parallelize(range(count), count)
             prepared += numbers.map(task.run).collect()

@@ -14,7 +14,6 @@ from pyspark.sql.types import StructField, StructType, TimestampNTZType, Timesta
 from holdfast.engine.chain import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.spark import jvm
 from holdfast.streams.handle import QueryInfo
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.task import StoreSpec, Task
@@ -154,36 +153,6 @@ class Operator(ABC):
     @abstractmethod
     def output(self, rows: DataFrame) -> DataFrame:
         """The operator's output, made of rows of `rows_schema`."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stateful operator and what follows it, up to the next one.
-
-    `before` and `after` are Spark's own form of the pipeline around the operator. Columns that
-    the user took from one of them, or from what it was made of, are found in our frames, too.
-    """
-
-    operator: Operator
-    before: DataFrame
-    after: DataFrame
-    steps: tuple[Step, ...] = ()
-
-    def input(self, rows: DataFrame) -> DataFrame:
-        """Rows the operator gets, their columns taken for those of `before`."""
-        return jvm.identified(rows, self.before)
-
-    def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
-        """What the operator's tasks get of a batch."""
-        return self.operator.batch_frame(self.input(batch), partitions, marks)
-
-    def output(self, rows: DataFrame) -> DataFrame:
-        """The operator's output with the steps applied."""
-        frame = jvm.identified(self.operator.output(rows), self.after)
-        for step in self.steps:
-            frame = step(frame)
-        # The user may join this with tables that are part of the stream: no column may be both.
-        return frame.toDF(*frame.columns)
 
 
 @dataclass(frozen=True)

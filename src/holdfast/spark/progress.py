@@ -24,6 +24,8 @@ class VersionReport:
     late_rows: int
     merged: Mapping[int, Merged]
     """What maintenance brought into it, by operator."""
+    input_rows: int | None = None
+    """How many rows the batch had, where the first operator does not get them all."""
 
     @property
     def is_tick(self) -> bool:
@@ -38,8 +40,10 @@ def progress(
 
     Its sources are empty: Spark tells of them after the batch.
     """
-    first = report.results[0]
-    rows = sum(result.rows + result.late_rows for result in first) + report.late_rows
+    rows = report.input_rows
+    if rows is None:
+        first = report.results[0]
+        rows = sum(result.rows + result.late_rows for result in first) + report.late_rows
     seconds = sum(report.seconds.values())
     started = datetime.now(UTC).timestamp() - seconds
     return {

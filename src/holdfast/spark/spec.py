@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame
 
-from holdfast.spark.operators import Stage
+from holdfast.spark.flow import Flow, Sources, Stage
 from holdfast.spark.viewing import ViewWish
 
 
@@ -16,9 +17,8 @@ from holdfast.spark.viewing import ViewWish
 class QuerySpec:
     """What a query was started with."""
 
-    source: DataFrame
+    flow: Flow
     native: DataFrame
-    stages: tuple[Stage, ...]
     mode: str
     checkpoint: str
     state_location: str | None
@@ -31,3 +31,18 @@ class QuerySpec:
     """Whether aggregates that the state does not know start empty."""
     view: ViewWish | None = None
     """The table that shows the state to other services, if there is one."""
+
+    @cached_property
+    def sources(self) -> Sources:
+        """Where the rows come from."""
+        return Sources(self.flow)
+
+    @cached_property
+    def source(self) -> DataFrame:
+        """What Spark computes before any stage, as one stream."""
+        return self.sources.stream
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stateful operators, in the order they run."""
+        return self.flow.stages

@@ -2,96 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from holdfast.conf import StateStoreConf
 from holdfast.engine.chain import StoreShape
 from holdfast.spark import jvm
-from holdfast.spark.located_rdd import StateStoreRDD
-from holdfast.spark.operators import Operator, Stage
+from holdfast.spark.flow import Flow, Stage
+from holdfast.spark.located_rdd import Locality, StateStoreRDD, collected
+from holdfast.spark.operators import Operator
 from holdfast.spark.templates import Template
 from holdfast.streams import worker
-from holdfast.streams.outbox import Emitted, OutboxReader
+from holdfast.streams.outbox import Emitted, Outbox, OutboxReader
 from holdfast.streams.reading import Output, read_output
-from holdfast.streams.task import StoreSpec
+from holdfast.streams.task import StoreSpec, pass_on
 from holdfast.streams.watermark import Watermarks
 
 
 @dataclass(frozen=True)
 class StageFrames:
-    """What Spark computes for a stage: the tasks' input of a batch, and the output of its rows."""
+    """What Spark computes for a stage: the tasks' input, of rows of where the stage gets them."""
 
     stage: Stage
-    before: DataFrame
     batch: Template
     rows_schema: StructType
-    output: Template
 
     @classmethod
     def of(
-        cls, stage: Stage, before: DataFrame, partitions: int, output_session: SparkSession
+        cls, stage: Stage, session: SparkSession, partitions: int, before: Before
     ) -> StageFrames:
-        """Those of a stage that comes after `before`, a frame without rows."""
-        operator = stage.operator
+        """Those of a stage; `before` are those of the stages before it."""
         batch = Template(
-            before.sparkSession,
-            before.schema,
+            session,
+            schemas_of(stage.flow, before),
             lambda rows: stage.batch_frame(rows, partitions, Watermarks()),
         )
-        rows_schema = operator.rows_schema(batch.made)
-        output = Template(output_session, rows_schema, stage.output)
-        return cls(stage, before, batch, rows_schema, output)
+        return cls(stage, batch, stage.operator.rows_schema(batch.made))
+
+    @cached_property
+    def before(self) -> DataFrame:
+        """Rows the operator gets, none of them."""
+        return self.stage.input(self.batch.stand_ins)
 
     @cached_property
     def stores(self) -> dict[str, StoreShape]:
         """The stores the operator wants."""
         return self.stage.operator.stores(self.batch.made)
 
-    def of_batch(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
-        """What the tasks get of a batch."""
+    def of_rows(
+        self, rows: Sequence[DataFrame | None], partitions: int, marks: Watermarks
+    ) -> DataFrame:
+        """What the tasks get in a version, of rows of each origin of the stage's flow."""
         if self.stage.operator.reads_marks:
-            batch = jvm.moved(batch, self.before.sparkSession)
-            return self.stage.batch_frame(batch, partitions, marks)
-        return self.batch.fill(batch)
+            return self.stage.batch_frame(self.batch.moved(rows), partitions, marks)
+        return self.batch.fill(*rows)
+
+
+Before = Mapping[Stage, StageFrames]
+
+
+def schemas_of(flow: Flow, before: Before) -> list[StructType]:
+    """The schemas of the rows of a flow's origins."""
+    return [
+        before[origin].rows_schema if isinstance(origin, Stage) else origin.schema
+        for origin in flow.origins
+    ]
 
 
 @dataclass(frozen=True)
-class StageRun:
-    """A stage once its state is open; `schema` is that of the Arrow rows its tasks get."""
+class Handover:
+    """How rows that tasks put out, or that are read from state, come into a frame."""
 
-    frames: StageFrames
-    stores: Mapping[str, StoreSpec]
-    schema: bytes
-    rdd: StateStoreRDD
-
-    @property
-    def operator(self) -> Operator:
-        """The stage's operator."""
-        return self.frames.stage.operator
-
-    @property
-    def store(self) -> StoreSpec:
-        """The operator's store, or one of them: what they share can be asked of each."""
-        return next(iter(self.stores.values()))
-
-    @property
-    def emits(self) -> bool:
-        """Whether its output comes from the tasks' outbox instead of from state."""
-        return self.operator.emits or self.store.is_foreign
+    root: str
+    options: Mapping[str, str] = field(repr=False)
+    conf: StateStoreConf
+    schema: StructType
+    numbers: Callable[[SparkSession, int], DataFrame]
+    """Gives a frame that has each partition's number in the partition, at least so many."""
 
     def reader(self, parts: Sequence[Emitted]) -> OutboxReader:
         """Reads what tasks emitted."""
-        return OutboxReader(self.store.root, self.store.options, tuple(parts), self.store.conf)
+        return OutboxReader(self.root, self.options, tuple(parts), self.conf)
 
     def at_hand(self, session: SparkSession, reader: OutboxReader) -> DataFrame:
         """Rows that came with the tasks' results: Spark has no job to run for them."""
         table = reader.table()
-        return session.createDataFrame([] if table is None else table, self.frames.rows_schema)
+        return session.createDataFrame([] if table is None else table, self.schema)
 
     def by_tasks(self, session: SparkSession, reader: OutboxReader | Output) -> DataFrame:
         """Rows read by tasks, one for each partition."""
@@ -107,4 +108,109 @@ class StageRun:
                             yield from table.to_batches()
             worker.acknowledge()
 
-        return self.rdd.numbers(session).mapInArrow(read, self.frames.rows_schema)
+        parts = reader.parts if isinstance(reader, OutboxReader) else ()
+        count = 1 + max((part.partition for part in parts), default=0)
+        return self.numbers(session, count).mapInArrow(read, self.schema)
+
+    def rows(self, session: SparkSession, emitted: Sequence[Emitted]) -> DataFrame | None:
+        """What tasks emitted; None where that is nothing."""
+        if not any(part.rows for part in emitted):
+            return None
+        reader = self.reader(emitted)
+        return (self.at_hand if reader.is_at_hand else self.by_tasks)(session, reader)
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """A stage once its state is open; `schema` is that of the Arrow rows its tasks get."""
+
+    frames: StageFrames
+    stores: Mapping[str, StoreSpec]
+    schema: bytes
+    rdd: StateStoreRDD
+
+    @property
+    def stage(self) -> Stage:
+        """What it is a run of."""
+        return self.frames.stage
+
+    @property
+    def operator(self) -> Operator:
+        """The stage's operator."""
+        return self.stage.operator
+
+    @property
+    def store(self) -> StoreSpec:
+        """The operator's store, or one of them: what they share can be asked of each."""
+        return next(iter(self.stores.values()))
+
+    @property
+    def emits(self) -> bool:
+        """Whether its output comes from the tasks' outbox instead of from state."""
+        return self.operator.emits or self.store.is_foreign
+
+    @property
+    def handover(self) -> Handover:
+        """How its rows come into a frame."""
+        store, rdd = self.store, self.rdd
+        return Handover(
+            store.root, store.options, store.conf, self.frames.rows_schema,
+            lambda session, _: rdd.numbers(session),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outlet:
+    """Where a query's rows come out, with what the user does to them at the end.
+
+    They come out of the last stage, or else of several at once, or of one beside a source: then
+    `junction` makes one frame of them, whose rows tasks put out before they are committed.
+    """
+
+    handover: Handover
+    output: Template
+    last: StageRun | None
+    """The stage they come out of, if that is one."""
+    junction: Template | None
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the same rows come out of the same rows, however these are partitioned."""
+        return jvm.is_deterministic(self.output.made)
+
+    @classmethod
+    def of(
+        cls, flow: Flow, runs: Mapping[Stage, StageRun], own: SparkSession, user: SparkSession
+    ) -> Outlet:
+        """The outlet of a flow at its end: `own` is the session tasks' rows are made in."""
+        only = flow.origins[0]
+        if len(flow.origins) == 1 and isinstance(only, Stage):
+            last = runs[only]
+            output = Template(user, [last.frames.rows_schema], flow.rows)
+            return cls(last.handover, output, last, None)
+        frames = {stage: run.frames for stage, run in runs.items()}
+        junction = Template(own, schemas_of(flow, frames), flow.rows)
+        some, schema = next(iter(runs.values())).store, junction.made.schema
+        handover = Handover(
+            some.root, some.options, some.conf, schema,
+            lambda session, count: session.range(0, count, 1, count),
+        )  # fmt: skip
+        return cls(handover, Template(user, [schema], lambda rows: rows[0]), None, junction)
+
+    def put_out(
+        self, rows: Sequence[DataFrame | None], version: int, locality: Locality
+    ) -> list[Emitted]:
+        """Have tasks put out what a version delivers. Requires: there is a junction."""
+        assert self.junction is not None
+        if all(each is None for each in rows):
+            return [Emitted(0)]
+        frame = self.junction.fill(*rows)
+        schema, parts = jvm.arrow_schema(frame).serialize().to_pybytes(), jvm.arrow_rdd(frame)
+        place = self.handover
+        outbox = Outbox(
+            place.root, version, max(parts.getNumPartitions(), 1), place.options, place.conf
+        )
+        emitted = collected(
+            locality, parts, lambda number, raw: pass_on(outbox, number, schema, raw)
+        )
+        return emitted or [Emitted(0)]

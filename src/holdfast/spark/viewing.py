@@ -129,8 +129,10 @@ class StreamView:
         self._shown: Shown = self._run.operator.shown(wish.variable)
         self._store = self._run.stores[self._shown.store]
         self._made: Template | None = None
-        if self._shown.make is not None:
-            self._made = Template(session, self._run.frames.rows_schema, self._shown.make)
+        make = self._shown.make
+        if make is not None:
+            schemas = [self._run.frames.rows_schema]
+            self._made = Template(session, schemas, lambda rows: make(rows[0]))
         self._spec = ViewSpec(wish.location, self._schema(), wish.options, conf.retry_timeout_ms)
         self._view: View = open_view(self._spec)
         self._follower = Follower(

@@ -13,8 +13,8 @@ from holdfast.errors import InvalidArgument
 from holdfast.spark import jvm
 from holdfast.spark.aggregation import SessionAggregation
 from holdfast.spark.filesink import FileSink, TableSink
+from holdfast.spark.flow import Flow
 from holdfast.spark.foreach import ForeachSink
-from holdfast.spark.operators import Stage
 from holdfast.spark.query import StatefulQuery
 from holdfast.spark.rules import (
     Checkpoint,
@@ -41,15 +41,9 @@ _OUTPUT_MODES = ("append", "update", "complete")
 class StatefulStreamWriter:
     """As DataStreamWriter."""
 
-    def __init__(
-        self,
-        source: DataFrame,
-        native: DataFrame,
-        stages: tuple[Stage, ...],
-    ) -> None:
-        self._source = source
+    def __init__(self, native: DataFrame, flow: Flow) -> None:
         self._native = native
-        self._stages = stages
+        self._flow = flow
         self._mode = "append"
         self._format: str | None = None
         self._options: dict[str, str] = {}
@@ -134,7 +128,7 @@ class StatefulStreamWriter:
         self._set(format, outputMode, partitionBy, queryName, options)
         if path is not None:
             self.option("path", path)
-        if not self._stages:
+        if not self._flow.stages:
             return self._native_writer().start()
         kind = self._kind
         return self._start(kind, lambda checkpoint, rest: self._sink(kind, checkpoint, rest))
@@ -150,7 +144,7 @@ class StatefulStreamWriter:
     ) -> StatefulQuery | StreamingQuery:
         """Start the query into a table of files, made if there is none; append mode only."""
         self._set(format, outputMode, partitionBy, queryName, options)
-        if not self._stages:
+        if not self._flow.stages:
             return self._native_writer().toTable(tableName)
         kind = self._kind if self._kind in FILE_FORMATS else "parquet"
 
@@ -209,9 +203,8 @@ class StatefulStreamWriter:
         check_recovery(session, checkpoint, kind, self._mode)
         sink = make_sink(checkpoint, rest)
         spec = QuerySpec(
-            source=self._source,
+            flow=self._flow,
             native=self._native,
-            stages=self._stages,
             mode=self._mode,
             checkpoint=checkpoint.location,
             is_temporary=checkpoint.is_temporary,
@@ -228,7 +221,9 @@ class StatefulStreamWriter:
 
     def _check_supported(self) -> None:
         """Spark's rules for operators and modes, but for sessions in update mode: it has none."""
-        sessions = [s.operator for s in self._stages if isinstance(s.operator, SessionAggregation)]
+        sessions = [
+            s.operator for s in self._flow.stages if isinstance(s.operator, SessionAggregation)
+        ]
         mode = self._mode
         if mode == "update" and sessions:
             mode = "append" if all(s.key_index is not None for s in sessions) else "complete"

@@ -28,7 +28,7 @@ from holdfast.ids import DEFAULT_STORE_NAME, StateStoreId
 from holdfast.store import StateStoreProvider
 from holdfast.streams import holdings, worker
 from holdfast.streams.contract import ContractStore, TaskStore
-from holdfast.streams.outbox import NOTHING, Emitted
+from holdfast.streams.outbox import NOTHING, Emitted, Outbox
 from holdfast.types import Schema
 
 log = logging.getLogger(__name__)
@@ -245,6 +245,20 @@ def read_input(
 
     The first batch is checked in full: the bytes come from the JVM.
     """
+    table = _table_of(schema, batches)
+    check_routing(table.column(HASH), partition, store.partitions)
+    return table
+
+
+def pass_on(outbox: Outbox, partition: int, schema: bytes, batches: Iterable[bytes]) -> Emitted:
+    """Put raw record batches out as they are."""
+    worker.acknowledge()
+    emitted = outbox.emit(partition, [_table_of(schema, batches)])
+    worker.acknowledge()
+    return emitted
+
+
+def _table_of(schema: bytes, batches: Iterable[bytes]) -> pa.Table:
     arrow_schema = ipc.read_schema(pa.py_buffer(schema))
     read: list[pa.RecordBatch] = []
     for raw in batches:
@@ -252,9 +266,7 @@ def read_input(
         if not read:
             batch.validate(full=True)
         read.append(batch)
-    table = pa.Table.from_batches(read, schema=arrow_schema)
-    check_routing(table.column(HASH), partition, store.partitions)
-    return table
+    return pa.Table.from_batches(read, schema=arrow_schema)
 
 
 def check_routing(hashes: pa.Array | pa.ChunkedArray, partition: int, partitions: int) -> None:

@@ -1,0 +1,226 @@
+"""Streams united behind stateful operators, and watermarks set there: as in Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from native import SCHEMA, normal, run, write_batch, write_batches
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+import holdfast
+from holdfast import stateful
+
+pytestmark = pytest.mark.spark
+Wrap = Callable[[DataFrame], Any]
+
+
+def _source(spark: SparkSession, folder: Path) -> DataFrame:
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1").parquet(str(folder))
+
+
+def _windows(frame: Any, name: str = "ts") -> Any:
+    return frame.groupBy(F.window(name, "5 minutes")).agg(F.sum("v").alias("v"))
+
+
+def _marked(frame: Any) -> Any:
+    return frame.withWatermark("ts", "1 minute")
+
+
+def _plain(frame: Any) -> Any:
+    return frame.select("id", "v")
+
+
+def _counted(frame: Any) -> Any:
+    return frame.groupBy("id").count()
+
+
+def _sums(frame: Any) -> Any:
+    """Windows of a few rows by a key, without the window."""
+    return _marked(frame).groupBy(F.window("ts", "5 minutes"), "id").agg(F.sum("v").alias("v"))
+
+
+def _twice(frame: Any) -> Any:
+    sums = _sums(frame)
+    return sums.select("id", "v").union(sums.select("id", F.col("v") * 10))
+
+
+def _unlike(frame: Any) -> Any:
+    """Columns of other types, one missing, in another order: united by their names."""
+    other = frame.select(F.lit(1.5).alias("count"), F.upper("id").alias("id"), "v")
+    return _counted(frame).unionByName(other, allowMissingColumns=True)
+
+
+def _chained(frame: Any) -> Any:
+    """Rows without repetition beside all of them, both in windows."""
+    marked = _marked(frame)
+    once = marked.dropDuplicates(["id", "v"]).select("ts", "v")
+    return _windows(once.union(marked.select("ts", F.lit(1000).alias("v"))))
+
+
+def _thrice(frame: Any) -> Any:
+    """A union of a union, with steps between."""
+    first = _counted(frame).union(frame.select("id", F.lit(-1))).filter("id <> 'a'")
+    return first.union(frame.groupBy("id").max("v")).withColumn("k", F.upper("id"))
+
+
+def _of_columns(frame: Any) -> Any:
+    """Columns taken from what was united."""
+    both = _counted(frame).union(frame.select("id", "v"))
+    return both.select(both["id"], (both["count"] + 1).alias("more")).where(both["id"] != "c")
+
+
+CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "sums and their rows, update": (lambda f: _plain(_sums(f)).union(_plain(f)), "update"),
+    "sums and their rows, append": (lambda f: _plain(f).union(_plain(_sums(f))), "append"),
+    "counts and their rows, complete": (lambda f: _counted(f).union(_plain(f)), "complete"),
+    "an operator twice": (_twice, "append"),
+    "two operators": (
+        lambda f: _counted(f).union(f.groupBy(F.upper("id")).agg(F.max("v"))), "update",
+    ),
+    "unlike columns": (_unlike, "update"),
+    "before a second operator": (_chained, "append"),
+    "a union of a union": (_thrice, "update"),
+    "columns of the union": (_of_columns, "update"),
+    "random steps": (
+        lambda f: _counted(f).union(_plain(f)).withColumn("r", F.rand() < 2), "update",
+    ),
+    "a watermark behind an operator": (
+        lambda f: _windows(_marked(f.dropDuplicates(["id", "v"]))), "append",
+    ),
+    "watermarks before and behind": (
+        lambda f: _windows(
+            _marked(f).union(f.dropDuplicates(["id"]).withWatermark("ts", "9 minutes"))
+        ), "append",
+    ),
+    "a watermark behind the last operator": (
+        lambda f: f.groupBy("id").agg(F.max("ts").alias("ts")).withWatermark("ts", "1 minute"),
+        "update",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_batch_gives_what_spark_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    pipeline, mode = CASES[name]
+    seed = sum(map(ord, name))
+    print(f"seed {seed}")
+    write_batches(tmp_path / "in", seed, batches=3)
+    native, ours = (
+        run(spark, tmp_path / "in", tmp_path / side, pipeline, mode, native=side == "native")
+        for side in ("native", "ours")
+    )
+    assert ours == native
+    assert native
+
+
+def _of_two(spark: SparkSession, folder: Path, wrap: Wrap) -> Any:
+    left, right = (wrap(_source(spark, folder / side)) for side in ("left", "right"))
+    return (
+        _counted(left)
+        .union(right.select("id", "v"))
+        .unionByName(right.filter("v > 0").groupBy("id").count())
+    )
+
+
+def _collected(frame: Any, checkpoint: Path, fail_at: int | None = None) -> dict[int, list[Row]]:
+    """What each batch gives until all is read; delivery fails in one, if so wished."""
+    found: dict[int, list[Row]] = {}
+
+    def keep(batch: DataFrame, number: int) -> None:
+        if number == fail_at:
+            raise RuntimeError("no delivery")
+        found[number] = batch.collect()
+
+    writer = frame.writeStream.outputMode("update").foreachBatch(keep)
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    return found
+
+
+def _normal(outputs: dict[int, list[Row]]) -> list[Any]:
+    """The rows of each batch in a form that two runs can be compared by."""
+    return [
+        sorted((tuple(map(normal, row)) for row in outputs[number]), key=repr)
+        for number in sorted(outputs)
+        if outputs[number]
+    ]
+
+
+def test_streams_of_two_sources_go_on_after_a_restart_as_in_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sides: dict[str, list[Any]] = {"native": [], "ours": []}
+    for start in (1, 2):
+        for seed, folder in enumerate(("left", "right")):
+            write_batches(tmp_path / folder, seed, batches=start)
+        for side, told in sides.items():
+            frame = _of_two(spark, tmp_path, stateful if side == "ours" else lambda f: f)
+            told.append(_normal(_collected(frame, tmp_path / side)))
+    assert sides["ours"] == sides["native"]
+    assert all(sides["native"])
+    assert holdfast.read(str(tmp_path / "ours"), operator=0).version == 2
+
+
+def test_rows_beside_the_state_are_delivered_again_after_a_failed_delivery(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for seed, folder in enumerate(("left", "right")):
+        write_batches(tmp_path / folder, seed, batches=1)
+    frame = _of_two(spark, tmp_path, stateful)
+    wanted = _normal(_collected(frame, tmp_path / "whole"))
+    with pytest.raises(Exception, match="no delivery"):
+        _collected(frame, tmp_path / "broken", fail_at=1)
+    assert holdfast.read(str(tmp_path / "broken"), operator=0).version == 1
+    assert _normal(_collected(frame, tmp_path / "broken")) == wanted
+
+
+def test_files_of_a_union_have_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path / "in", 3, batches=2)
+    frame = stateful(_source(spark, tmp_path / "in"))
+    united = _plain(_sums(frame)).union(_plain(frame))
+    for _ in range(2):
+        query = (
+            united.writeStream.format("parquet").trigger(availableNow=True)
+            .option("checkpointLocation", str(tmp_path / "cp")).start(str(tmp_path / "out"))
+        )  # fmt: skip
+        query.awaitTermination()
+    native = run(
+        spark, tmp_path / "in", tmp_path / "native",
+        lambda f: _plain(_sums(f)).union(_plain(f)), "append", native=True,
+    )  # fmt: skip
+    found = spark.read.parquet(str(tmp_path / "out")).collect()
+    wanted = [row for batch in native for row in batch]
+    assert sorted(map(repr, map(tuple, found))) == sorted(map(repr, wanted))
+
+
+def test_a_row_of_a_union_is_read_and_counted_once(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write_batch(tmp_path / "in", 0, pa.table({"id": ["a", "b", "c"], "v": [1, 2, 3]}))
+    source = spark.readStream.schema("id string, v long").parquet(str(tmp_path / "in"))
+    frame = stateful(source)
+    writer = _counted(frame).union(frame).writeStream.outputMode("update").format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path / "cp")).start()
+    try:
+        query.processAllAvailable()
+        told = query.lastProgress
+        assert told is not None
+        assert told.numInputRows == 3
+        assert [source.numInputRows for source in told.sources] == [3]
+    finally:
+        query.stop()
+    assert not spark.sparkContext._jsc.getPersistentRDDs()
+
+
+def test_a_second_watermark_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path / "in", 0, batches=1)
+    frame = _marked(stateful(_source(spark, tmp_path / "in"))).dropDuplicates(["id", "ts"])
+    with pytest.raises(holdfast.InvalidArgument, match="has a watermark already"):
+        _marked(frame)

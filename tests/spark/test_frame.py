@@ -149,9 +149,9 @@ def test_how_a_column_is_named_does_not_change_what_the_state_was_made_by(
     window = F.window("ts", "5 minutes")
     by_name = stateful(source).groupBy("id", window).count()
     taken = stateful(source).groupBy(source.id, F.window(source.ts, "5 minutes")).count()
-    definition = by_name._stages[0].operator.definition()
+    definition = by_name._flow.stages[0].operator.definition()
     assert definition["keys"] == "id, window(ts, '5 minutes', '5 minutes', '0 second')"
-    assert taken._stages[0].operator.definition() == definition
+    assert taken._flow.stages[0].operator.definition() == definition
 
 
 def test_a_batch_can_be_joined_with_a_table_of_the_stream(
@@ -193,7 +193,7 @@ def test_columns_are_grouped_by_place(spark: SparkSession, tmp_path: Path) -> No
     by_place = stateful(source).groupBy(1, 2).count()
     assert by_place.schema == source.groupBy(1, 2).count().schema
     by_name = stateful(source).groupBy("id", "v").count()
-    operators = [frame._stages[0].operator for frame in (by_place, by_name)]
+    operators = [frame._flow.stages[0].operator for frame in (by_place, by_name)]
     assert operators[0].definition() == operators[1].definition()
 
 

@@ -86,6 +86,11 @@ class Flow:
             tuple(dict.fromkeys((*self.event_times, *other.event_times))),
         )
 
+    @property
+    def is_source(self) -> bool:
+        """Whether these are the rows of a source: what Spark does to those, it does by itself."""
+        return len(self.origins) == 1 and not isinstance(self.origins[0], Stage)
+
     def rows(self, given: Sequence[DataFrame]) -> DataFrame:
         """What is made of rows of the origins: those of sources, or what stages put out."""
         frames = [
@@ -121,15 +126,13 @@ class Stage:
     after: DataFrame
     flow: Flow
 
-    def input(self, given: Sequence[DataFrame]) -> DataFrame:
+    def input(self, rows: DataFrame) -> DataFrame:
         """Rows the operator gets, their columns taken for those of `before`."""
-        return jvm.identified(self.flow.rows(given), self.before)
+        return jvm.identified(rows, self.before)
 
-    def batch_frame(
-        self, given: Sequence[DataFrame], partitions: int, marks: Watermarks
-    ) -> DataFrame:
-        """What the operator's tasks get, made of rows of the flow's origins."""
-        return self.operator.batch_frame(self.input(given), partitions, marks)
+    def batch_frame(self, rows: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
+        """What the operator's tasks get, made of rows that reach the stage."""
+        return self.operator.batch_frame(self.input(rows), partitions, marks)
 
     def output(self, rows: DataFrame) -> DataFrame:
         """The operator's output, made of rows of its `rows_schema`."""

@@ -26,9 +26,15 @@ from holdfast.streams.watermark import Watermarks
 
 @dataclass(frozen=True)
 class StageFrames:
-    """What Spark computes for a stage: the tasks' input, of rows of where the stage gets them."""
+    """What Spark computes for a stage: the rows that reach it, and the tasks' input made of them.
+
+    Two templates, since columns may keep their identity through an operator: a user's Column of
+    them would find two in one plan.
+    """
 
     stage: Stage
+    reached: Template | None
+    """Makes what reaches the stage, of rows of its flow's origins; None where it is a source."""
     batch: Template
     rows_schema: StructType
 
@@ -37,17 +43,20 @@ class StageFrames:
         cls, stage: Stage, session: SparkSession, partitions: int, before: Before
     ) -> StageFrames:
         """Those of a stage; `before` are those of the stages before it."""
+        flow, reached = stage.flow, None
+        schemas = schemas_of(flow, before)
+        if not flow.is_source:
+            reached = Template(session, schemas, flow.rows)
+            schemas = [reached.made.schema]
         batch = Template(
-            session,
-            schemas_of(stage.flow, before),
-            lambda rows: stage.batch_frame(rows, partitions, Watermarks()),
+            session, schemas, lambda rows: stage.batch_frame(rows[0], partitions, Watermarks())
         )
-        return cls(stage, batch, stage.operator.rows_schema(batch.made))
+        return cls(stage, reached, batch, stage.operator.rows_schema(batch.made))
 
     @cached_property
     def before(self) -> DataFrame:
         """Rows the operator gets, none of them."""
-        return self.stage.input(self.batch.stand_ins)
+        return self.stage.input(self.batch.stand_ins[0])
 
     @cached_property
     def stores(self) -> dict[str, StoreShape]:
@@ -58,9 +67,11 @@ class StageFrames:
         self, rows: Sequence[DataFrame | None], partitions: int, marks: Watermarks
     ) -> DataFrame:
         """What the tasks get in a version, of rows of each origin of the stage's flow."""
+        reached = rows[0] if self.reached is None else self.reached.fill(*rows)
         if self.stage.operator.reads_marks:
-            return self.stage.batch_frame(self.batch.moved(rows), partitions, marks)
-        return self.batch.fill(*rows)
+            moved = self.batch.moved([reached])[0]
+            return self.stage.batch_frame(moved, partitions, marks)
+        return self.batch.fill(reached)
 
 
 Before = Mapping[Stage, StageFrames]

@@ -71,12 +71,19 @@ def settings_page() -> str:
         "Durations are written like `60s`, `5min` or a number of milliseconds, sizes like `256k`,",
         "`1m` or a number of bytes.",
         "",
-        "| setting | in Spark | type | default | what it does |",
-        "|---|---|---|---|---|",
+        "A stream takes those of `spark.holdfast.` as options of its writer, too, by the name in",
+        "the column *option* or by the whole one, in any case. An option goes before the session's",
+        "setting, for its query alone. So do the options that say how a database is reached:",
+        "`cassandra.…` and `dynamodb.…` for a root, `view.…` for a view. An option that starts",
+        "with `spark.holdfast.` and is no setting is refused; other names are the sink's.",
+        "",
+        "| setting | in Spark | option | type | default | what it does |",
+        "|---|---|---|---|---|---|",
     ]
     for setting in conf.SETTINGS:
         lines.append(
-            f"| `{setting.name}` | `{setting.spark_name}` | {setting.type} "
+            f"| `{setting.name}` | `{setting.spark_name}` "
+            f"| {f'`{setting.option}`' if setting.option else '–'} | {setting.type} "
             f"| `{setting.default}` | {cell(setting.help)} |"
         )
     return page(lines)

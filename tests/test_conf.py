@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from holdfast import conf as conf_module
-from holdfast.conf import SETTINGS, STATE_STORE_PREFIX, StateStoreConf
+from holdfast.conf import (
+    HOLDFAST_PREFIX,
+    SETTINGS,
+    STATE_STORE_PREFIX,
+    Setting,
+    StateStoreConf,
+    setting_of_option,
+)
 from holdfast.errors import InvalidArgument
 
 DEFAULTS = {
@@ -229,3 +236,27 @@ def test_settings_are_read_from_a_real_session(spark: Any) -> None:
         assert StateStoreConf.from_spark(spark.sparkContext.getConf()).compression == "none"
     finally:
         spark.conf.unset("spark.holdfast.compression")
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_every_setting_of_ours_is_an_option_by_its_short_and_by_its_whole_name(
+    setting: Setting,
+) -> None:
+    short = setting.spark_name.removeprefix(HOLDFAST_PREFIX)
+    of_ours = short != setting.spark_name
+    for name in (setting.spark_name, setting.spark_name.upper()):
+        assert setting_of_option(name) == (setting.spark_name if of_ours else None)
+    # The short one of this is an option of Spark's file sinks.
+    is_short = of_ours and short != "compression"
+    for name in (short, short.lower()):
+        assert setting_of_option(name) == (setting.spark_name if is_short else None)
+    assert setting.option == (short if is_short else setting.spark_name if of_ours else None)
+
+
+def test_how_a_database_is_reached_is_said_by_options_too() -> None:
+    assert setting_of_option("Cassandra.userName") == "spark.holdfast.cassandra.userName"
+    assert setting_of_option("spark.holdfast.VIEW.region") == "spark.holdfast.view.region"
+    assert setting_of_option("dynamodb.region") == "spark.holdfast.dynamodb.region"
+    assert setting_of_option("view") is None
+    assert setting_of_option("path") is None
+    assert setting_of_option("spark.holdfast.mine") == "spark.holdfast.mine"

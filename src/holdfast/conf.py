@@ -20,6 +20,8 @@ _REACHING_PREFIXES = (
     *(f"{HOLDFAST_PREFIX}{scheme}." for scheme in ("cassandra", "dynamodb")), VIEW_PREFIX
 )  # fmt: skip
 """What settings start with that say how a database is reached; they are no settings of a store."""
+_OPTIONS_OF_SINKS = frozenset({"compression"})
+"""Settings whose short names are options of Spark's sinks, and stay theirs."""
 _IGNORED_TOLD: set[str] = set()
 
 _SECOND = 1_000
@@ -41,6 +43,14 @@ class Setting:
     help: str
     at_least: int | None = None
     one_of: tuple[str, ...] = ()
+
+    @property
+    def option(self) -> str | None:
+        """The shortest name by which a stream's writer takes it as an option, if it does."""
+        if not self.spark_name.startswith(HOLDFAST_PREFIX):
+            return None
+        short = self.spark_name.removeprefix(HOLDFAST_PREFIX)
+        return self.spark_name if short in _OPTIONS_OF_SINKS else short
 
     def parse(self, value: object) -> Any:
         """`value` in this setting's type; refused by name when it does not fit."""
@@ -133,7 +143,8 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "compression", HOLDFAST_PREFIX + "compression", "text", "none",
-        "Compression of segments. Only uncompressed ones can be memory-mapped.",
+        "Compression of segments. Only uncompressed ones can be memory-mapped. The option "
+        "has its whole name, for file sinks have one of the short name.",
         one_of=("none", "lz4", "zstd"),
     ),
     Setting(
@@ -162,7 +173,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "state_location", HOLDFAST_PREFIX + "stateLocation", "text", BESIDE_CHECKPOINT,
         "Where a query keeps its state; `checkpoint` is the folder `holdfast` of its checkpoint. "
-        "Each query needs a place of its own; the writer option `stateLocation` goes first.",
+        "Each query needs a place of its own.",
     ),
     Setting(
         "cache_location", HOLDFAST_PREFIX + "cache.location", "text", AUTOMATIC,
@@ -194,6 +205,30 @@ SETTINGS: tuple[Setting, ...] = (
 )  # fmt: skip
 _BY_SPARK_NAME = {setting.spark_name: setting for setting in SETTINGS}
 SETTINGS_BY_NAME = {setting.name: setting for setting in SETTINGS}
+_BY_OPTION = {
+    name.lower(): setting.spark_name
+    for setting in SETTINGS
+    if setting.option is not None
+    for name in (setting.option, setting.spark_name)
+}
+
+
+def setting_of_option(option: str) -> str | None:
+    """The Spark name of the setting that an option of a stream's writer is; None if it is none.
+
+    As Spark's options are, it may be written in any case. One that has the whole prefix is meant
+    for a setting even if there is none of that name: `StateStoreConf.from_spark` refuses it.
+    """
+    name = option.lower()
+    if name in _BY_OPTION:
+        return _BY_OPTION[name]
+    for prefix in _REACHING_PREFIXES:
+        for start in (prefix, prefix.removeprefix(HOLDFAST_PREFIX)):
+            if name.startswith(start):
+                return prefix + option[len(start) :]
+    if name.startswith(HOLDFAST_PREFIX):
+        return HOLDFAST_PREFIX + option[len(HOLDFAST_PREFIX) :]
+    return None
 
 
 @dataclass(frozen=True)
@@ -259,11 +294,7 @@ class StateStoreConf:
             elif key.startswith(_REACHING_PREFIXES):
                 continue
             elif key.startswith(HOLDFAST_PREFIX):
-                raise InvalidArgument(
-                    f"Unknown setting {key!r}. Known: "
-                    f"{', '.join(s for s in _BY_SPARK_NAME if s.startswith(HOLDFAST_PREFIX))}.",
-                    condition="STATE_STORE_INVALID_SETTING",
-                )
+                raise _unknown(key)
             elif key.startswith(STATE_STORE_PREFIX):
                 ignored.append(key)
         _tell_ignored(ignored)
@@ -292,6 +323,24 @@ def _entries(conf: Any) -> dict[str, object]:
             f"from_spark takes a mapping, a SparkConf or spark.conf, not {type(conf).__name__}."
         )
     return dict(get_all() if callable(get_all) else get_all)
+
+
+def settings_below(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings that start with a prefix, without it."""
+    return {
+        name.removeprefix(prefix): value
+        for name, value in settings.items()
+        if name.startswith(prefix)
+    }
+
+
+def _unknown(key: str) -> InvalidArgument:
+    ours = [name for name in _BY_SPARK_NAME if name.startswith(HOLDFAST_PREFIX)]
+    return InvalidArgument(
+        f"Unknown setting {key!r}. Known: {', '.join(ours)}, and what starts with "
+        f"{', '.join(_REACHING_PREFIXES)}.",
+        condition="STATE_STORE_INVALID_SETTING",
+    )
 
 
 def _tell_ignored(keys: list[str]) -> None:

@@ -179,12 +179,12 @@ def test_hadoops_settings_for_a_bucket_go_before_those_for_all(
 ) -> None:
     spark.conf.set("fs.s3a.bucket.other.endpoint", "https://other.example:9000")
     try:
-        assert storage_options(spark, "s3a://state/x") == {
+        assert storage_options(spark, "s3a://state/x", {}) == {
             **s3a.options, "region": "us-east-1", "path_style": "true",
         }  # fmt: skip
-        other = storage_options(spark, "s3a://other/x")
+        other = storage_options(spark, "s3a://other/x", {})
         assert other["endpoint_url"] == "https://other.example:9000"
-        assert storage_options(spark, "hdfs://host:1/x") == {}
+        assert storage_options(spark, "hdfs://host:1/x", {}) == {}
     finally:
         spark.conf.unset("fs.s3a.bucket.other.endpoint")
 

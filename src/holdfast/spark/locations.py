@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.locations import DATABASE_SCHEMES, S3_SCHEMES, scheme_of
-from holdfast.conf import HOLDFAST_PREFIX
+from holdfast.conf import HOLDFAST_PREFIX, settings_below
 from holdfast.engine.filenames import PLACE, STATE
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.errors import InvalidArgument
@@ -51,20 +52,16 @@ def state_root(session: SparkSession, checkpoint: str, wanted: str | None) -> st
     return hadoop.local_path(qualified) or qualified
 
 
-def storage_options(session: SparkSession, root: str) -> dict[str, str]:
+def storage_options(
+    session: SparkSession, root: str, settings: Mapping[str, str]
+) -> dict[str, str]:
     """How tasks reach a root: for one on S3 what Spark's Hadoop settings say, for one in a
-    database what Spark's settings `spark.holdfast.<scheme>.<option>` say.
+    database what a query's settings `spark.holdfast.<scheme>.<option>` say.
 
     What they leave out comes from where the clients look in each process.
     """
     if (scheme := scheme_of(root)) in DATABASE_SCHEMES:
-        prefix = f"{HOLDFAST_PREFIX}{scheme}."
-        settings = session.conf.getAll
-        return {
-            name.removeprefix(prefix): text
-            for name, text in settings.items()
-            if name.startswith(prefix)
-        }
+        return settings_below(f"{HOLDFAST_PREFIX}{scheme}.", settings)
     if scheme not in S3_SCHEMES:
         return {}
     bucket = urlsplit(root).netloc

@@ -70,11 +70,9 @@ class VersionLoop:
         self._conf = conf
         self._session: SparkSession = spec.source.sparkSession
         self._runtime = Runtime.system()
-        wanted = spec.state_location
-        if wanted is None and conf.state_location != BESIDE_CHECKPOINT:
-            wanted = conf.state_location
+        wanted = None if conf.state_location == BESIDE_CHECKPOINT else conf.state_location
         self.root = state_root(self._session, spec.checkpoint, wanted)
-        self.options = storage_options(self._session, self.root)
+        self.options = storage_options(self._session, self.root, spec.settings)
         """How the root is reached; never to be shown or kept."""
         self.versions = VersionLog(open_storage(self.root, self.options, conf), self._runtime)
         self._committer = Committer(self.versions, self._runtime, conf)

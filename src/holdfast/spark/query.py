@@ -7,7 +7,6 @@ import logging
 import re
 import threading
 import time
-from dataclasses import replace
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -16,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from holdfast.conf import SETTINGS_BY_NAME, StateStoreConf
+from holdfast.conf import StateStoreConf
 from holdfast.engine.maintenance import Periodic
 from holdfast.errors import Conflict
 from holdfast.inspection import LiveState, Root, choose_store
@@ -55,10 +54,7 @@ class StatefulQuery:
         self._spec = spec
         self._sink = sink
         self._session = spec.source.sparkSession
-        self._conf = StateStoreConf.from_spark(self._session.conf)
-        if spec.metrics_port is not None:
-            port = SETTINGS_BY_NAME["metrics_port"].parse(spec.metrics_port)
-            self._conf = replace(self._conf, metrics_port=port)
+        self._conf = StateStoreConf.from_spark(spec.settings)
         self._loop = VersionLoop(spec, sink, self._conf)
         wanted = self._session.conf.get("spark.sql.streaming.noDataMicroBatches.enabled", "true")
         self._ticks_wanted = str(wanted).lower() == "true" and self._loop.has_ticks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -21,12 +21,12 @@ class QuerySpec:
     native: DataFrame
     mode: str
     checkpoint: str
-    state_location: str | None
     trigger: Mapping[str, Any]
     name: str | None
     is_temporary: bool = False
     """Whether the checkpoint goes when the query ends well."""
-    metrics_port: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The session's settings at the start, under those that the writer's options say."""
     adds_aggregates: bool = False
     """Whether aggregates that the state does not know start empty."""
     view: ViewWish | None = None

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast import errors
-from holdfast.conf import VIEW_PREFIX, StateStoreConf
+from holdfast.conf import VIEW_PREFIX, StateStoreConf, settings_below
 from holdfast.engine.manifest import Manifest
 from holdfast.engine.versions import VersionLog
 from holdfast.errors import HoldfastError, InvalidArgument
@@ -53,32 +53,25 @@ class ViewWish:
 
 
 def taken_wish(
-    session: SparkSession, options: dict[str, str], take: Callable[[str], str | None]
+    take: Callable[[str], str | None], own: Mapping[str, str], settings: Mapping[str, str]
 ) -> ViewWish | None:
-    """The view among a writer's options, which are taken out of them; None without one.
+    """The view among a writer's options, which `take` removes; None without one.
 
-    How its database is reached is said by options `view.…`, or else by `spark.holdfast.view.…`.
+    How its database is reached is said by settings `spark.holdfast.view.…`, of which `own` are
+    the writer's.
     """
     location, operator, variable = take("view"), take("viewOperator"), take("viewVariable")
-    own = {name: take(name) for name in list(options) if name.lower().startswith("view.")}
     if location is None:
         given = [
             n for n, value in (("viewOperator", operator), ("viewVariable", variable)) if value
         ]
-        if stray := [*given, *own]:
+        if stray := [*given, *(f"view.{name}" for name in settings_below(VIEW_PREFIX, own))]:
             raise InvalidArgument(f"The option {stray[0]} says how a view is, and there is none.")
         return None
     if operator is not None and not operator.isdecimal():
         raise InvalidArgument("The option viewOperator is the number of an operator, from 0.")
-    settings = session.conf.getAll
-    shared = {
-        name.removeprefix(VIEW_PREFIX): value
-        for name, value in (settings() if callable(settings) else settings).items()
-        if name.startswith(VIEW_PREFIX)
-    }
-    mine = {name[len("view.") :]: value for name, value in own.items() if value is not None}
     number = None if operator is None else int(operator)
-    return ViewWish(location, {**shared, **mine}, number, variable)
+    return ViewWish(location, settings_below(VIEW_PREFIX, settings), number, variable)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from holdfast.conf import StateStoreConf, setting_of_option
 from holdfast.errors import InvalidArgument
 from holdfast.spark import jvm
 from holdfast.spark.aggregation import SessionAggregation
@@ -69,9 +70,8 @@ class StatefulStreamWriter:
 
     def option(self, key: str, value: Any) -> StatefulStreamWriter:
         """An option of the query or its sink; None leaves it unset."""
-        if value is None:
-            self._options.pop(key, None)
-        else:
+        self._options.pop(key, None)
+        if value is not None:
             self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
         return self
 
@@ -193,11 +193,12 @@ class StatefulStreamWriter:
         check_sink(session, kind, self._mode, self._name, schema, self._partition_by)
         self._check_supported()
         rest = dict(self._options)
-        location, port = _take(rest, "stateLocation"), _take(rest, "metrics.port")
+        own = _take_settings(rest)
+        settings = {**session.conf.getAll, **own}
         added = _take(rest, "newAggregates")
         if added not in (None, "empty"):
             raise InvalidArgument(f"newAggregates can be set to empty, not to {added!r}.")
-        view = taken_wish(session, rest, lambda name: _take(rest, name))
+        view = taken_wish(lambda name: _take(rest, name), own, settings)
         given = _take(rest, "checkpointLocation")
         checkpoint = checkpoint_of(session, given, self._name, kind)
         check_recovery(session, checkpoint, kind, self._mode)
@@ -208,10 +209,9 @@ class StatefulStreamWriter:
             mode=self._mode,
             checkpoint=checkpoint.location,
             is_temporary=checkpoint.is_temporary,
-            state_location=location,
             trigger=self._trigger,
             name=self._name,
-            metrics_port=port,
+            settings=settings,
             adds_aggregates=added is not None,
             view=view,
         )
@@ -232,7 +232,9 @@ class StatefulStreamWriter:
     def _native_writer(self) -> DataStreamWriter:
         if any(name.lower() == "view" for name in self._options):
             raise InvalidArgument("A view shows state, and this stream has no stateful operator.")
-        writer = self._native.writeStream.outputMode(self._mode).options(**self._options)
+        rest = dict(self._options)
+        StateStoreConf.from_spark(_take_settings(rest))
+        writer = self._native.writeStream.outputMode(self._mode).options(**rest)
         if self._function is not None:
             writer = writer.foreachBatch(self._function)
         elif self._row_writer is not None:
@@ -271,6 +273,12 @@ class StatefulStreamWriter:
             f"The sink {self._format!r} is not supported: use foreachBatch, foreach, console, "
             f"memory, noop, kafka or one of {', '.join(FILE_FORMATS)}."
         )
+
+
+def _take_settings(options: dict[str, str]) -> dict[str, str]:
+    """Remove the options that are settings, and give them by the names these have in a session."""
+    names = {key: setting_of_option(key) for key in options}
+    return {name: options.pop(key) for key, name in names.items() if name is not None}
 
 
 def _take(options: dict[str, str], name: str) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -105,6 +105,32 @@ def test_the_memory_sink_keeps_the_result_or_every_update(
     stream = counts(stateful(source(spark, tmp_path / "in")))
     finish(stream.writeStream.outputMode(mode).format("memory").queryName(f"kept_{mode}"))
     assert pairs(spark.table(f"kept_{mode}")) == seen
+
+
+def test_a_name_that_is_in_use_is_refused_and_its_table_keeps_its_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_input(spark, tmp_path / "in", 0)
+    rows = source(spark, tmp_path / "in")
+    named = {"outputMode": "complete", "format": "memory", "queryName": "in_use"}
+    first = counts(stateful(rows)).writeStream.start(**named)
+    try:
+        first.processAllAvailable()
+        with pytest.raises(IllegalArgumentException) as by_spark:
+            counts(rows).writeStream.start(**named)
+        with pytest.raises(IllegalArgumentException) as refused:
+            counts(stateful(rows)).writeStream.start(**named, checkpointLocation=tmp_path / "cp")
+        assert str(refused.value) == str(by_spark.value)
+        assert not (tmp_path / "cp").exists()
+        assert pairs(spark.table("in_use")) == [("a", 5), ("b", 5)]
+        write_input(spark, tmp_path / "in", 10)
+        first.processAllAvailable()
+    finally:
+        first.stop()
+    assert pairs(spark.table("in_use")) == [("a", 10), ("b", 10)]
+    # Once it has ended, the name is free.
+    again = counts(stateful(rows)).writeStream.outputMode("complete").format("noop")
+    assert finish(again, queryName="in_use").exception() is None
 
 
 # -- files -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructType
 
@@ -68,6 +69,18 @@ def check_sink(
                 jvm.scala_seq(session, schema.names),
             )  # fmt: skip
     jvm.check_partition_columns(session, schema, list(partition_by))
+
+
+def check_name(session: SparkSession, name: str | None) -> None:
+    """Refuse the name of a query that runs, as Spark does, before anything of that one is touched.
+
+    Spark itself looks when its query starts. By then a memory sink has made its table anew.
+    """
+    if name is not None and name in [query.name for query in session.streams.active]:
+        raise IllegalArgumentException(
+            f"Cannot start query with name {name} as a query with that name is already active in "
+            "this SparkSession"
+        )
 
 
 def check_recovery(session: SparkSession, checkpoint: Checkpoint, sink: str, mode: str) -> None:

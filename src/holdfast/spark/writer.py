@@ -20,6 +20,7 @@ from holdfast.spark.query import StatefulQuery
 from holdfast.spark.rules import (
     Checkpoint,
     check_kafka,
+    check_name,
     check_recovery,
     check_sink,
     checkpoint_of,
@@ -190,6 +191,7 @@ class StatefulStreamWriter:
         self, kind: str, make_sink: Callable[[Checkpoint, dict[str, str]], Sink]
     ) -> StatefulQuery:
         session, schema = self._native.sparkSession, self._native.schema
+        check_name(session, self._name)
         check_sink(session, kind, self._mode, self._name, schema, self._partition_by)
         self._check_supported()
         rest = dict(self._options)

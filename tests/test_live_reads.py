@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -162,6 +163,41 @@ def test_duckdb_queries_the_state_by_its_variable(tmp_path: Path) -> None:
     connection.register("totals", state)
     assert connection.sql("select sum(total) from totals").fetchall() == [(600,)]
     assert connection.sql("select count(*) from totals").fetchall() == [(2,)]
+
+
+def test_polars_takes_the_state_and_its_arrow_table(tmp_path: Path) -> None:
+    import polars
+
+    state = holdfast.read(sample_roots.shop(tmp_path))
+    for frame in (polars.DataFrame(state), polars.from_arrow(state.to_arrow())):
+        assert sorted(frame.rows()) == [("Kun", 100), ("Sankar", 500)]
+        assert frame.schema == {"user": polars.String, "total": polars.Int64}
+    old = polars.DataFrame(state.at("two-users"))
+    assert old.filter(polars.col("total") > 500).rows() == [("Jade", 800)]
+
+
+def test_duckdb_and_polars_get_cells_of_every_kind(tmp_path: Path) -> None:
+    import duckdb
+    import polars
+
+    value = (
+        "a array<long>, s struct<x: double, y: string>, d decimal(10,2), b binary, t timestamp, "
+        "n timestamp_ntz, f boolean, i byte"
+    )
+    when = datetime(2024, 1, 2, 3, 4, 5, 6)
+    row = ([1, None], (0.5, "y"), Decimal("1.25"), b"\x00", when.replace(tzinfo=UTC), when, True, 3)
+    db = holdfast.open(tmp_path, key="id string, day date", value=value)
+    with db, db.update() as store:
+        store.put(("k", when.date()), row)
+        store.put(("nulls", when.date()), (None,) * 8)
+    state = holdfast.read(tmp_path)
+    expected = sorted(state.to_arrow().to_pylist(), key=lambda cells: str(cells["id"]))
+    assert polars.DataFrame(state).sort("id").to_dicts() == expected
+    for given in (state, state.to_arrow()):
+        connection = duckdb.connect()
+        connection.register("kinds", given)
+        found = connection.sql("select * from kinds order by id").fetchall()
+        assert found == [tuple(cells.values()) for cells in expected]
 
 
 def test_the_arrow_stream_has_the_rows_and_takes_a_wanted_schema(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -259,16 +262,36 @@ def test_a_stream_without_an_operator_is_sparks_own(spark: SparkSession, tmp_pat
     assert not (tmp_path / "cp" / "holdfast").exists()
 
 
-class _Remote:
-    """What a DataFrame of Spark Connect is to the check: one without a JVM behind it."""
+# Real frames of Spark Connect, which asks its server for nothing before it has to. There is none,
+# and at its end the session would look for it for minutes.
+CONNECTED = """
+import os, sys
+from pyspark.sql.connect.session import SparkSession
+from holdfast import InvalidArgument, stateful
 
-    isStreaming = True  # noqa: N815 - Spark's name
+stream = SparkSession("sc://127.0.0.1:1").readStream.format("rate").load()
+for frame in (stream, stream.withWatermark("timestamp", "1 minute"), stream.groupBy("value")):
+    try:
+        stateful(frame)
+    except InvalidArgument as error:
+        print(type(frame).__module__, error)
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_frames_of_spark_connect_are_refused_with_what_to_do() -> None:
+    done = subprocess.run([sys.executable, "-c", CONNECTED], capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3, done.stderr[-3000:]
+    for line in lines:
+        assert re.search(r"^pyspark\.sql\.connect\..*from Spark Connect.*a master such as", line)
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda f: stateful(_Remote()), "Spark Connect"),  # type: ignore[arg-type]
+        (lambda f: stateful(f.groupBy("id")), "is no DataFrame"),
         (lambda f: stateful(f.groupBy("id").count()), "already has a stateful operator"),
         (
             lambda f: stateful(f.selectExpr("id COLLATE UNICODE_CI AS k")).groupBy("k").count(),

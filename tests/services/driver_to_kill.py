@@ -3,7 +3,7 @@
     python driver_to_kill.py FOLDER SINK [GRACE_SECONDS]
 
 Reads FOLDER/in one file a batch, counts windows, delivers to FOLDER/out by SINK (parquet or
-function). Ends when all files are read.
+function). Ends when all files are read. From one line `phase …` to the next it is in that phase.
 """
 
 from __future__ import annotations
@@ -26,25 +26,41 @@ from holdfast.engine.versions import VersionLog
 from holdfast.spark.loop import VersionLoop
 
 SCHEMA = "id string, v long, ts timestamp"
+SHORTEST_S = 0.1
+"""No phase is over sooner: whoever kills in it has so long from its line on."""
 
 
-def announce(owner: type, name: str, phase: str, *, after: bool = False) -> None:
-    """Have a method say that a phase begins, and take its time; with `after` again at its end."""
+def announce(
+    owner: type, name: str, phase: str, *, before: bool = True, after: bool = False, then: str = ""
+) -> None:
+    """Have a method say that a phase begins, and take its time `before` its work, or `after` it
+    and say so again, or both; and say which phase `then` begins.
+
+    Where the work itself takes long, a dawdle before it would keep the killer from hitting it.
+    """
     method: Callable[..., Any] = getattr(owner, name)
 
     def slowly(*args: Any, **kwargs: Any) -> Any:
-        dawdle(phase)
+        say(phase)
+        if before:
+            dawdle()
         result = method(*args, **kwargs)
         if after:
-            dawdle(phase)
+            say(phase)
+            dawdle()
+        if then:
+            say(then)
         return result
 
     setattr(owner, name, slowly)
 
 
-def dawdle(phase: str) -> None:
+def say(phase: str) -> None:
     print(f"phase {phase}", flush=True)
-    time.sleep(random.uniform(0, 0.15))
+
+
+def dawdle() -> None:
+    time.sleep(random.uniform(SHORTEST_S, SHORTEST_S + 0.05))
 
 
 def windows(frame: Any) -> Any:
@@ -87,11 +103,11 @@ def to_files(folder: Path) -> Callable[[DataFrame, int], None]:
 
 def main() -> None:
     folder, sink = Path(sys.argv[1]), sys.argv[2]
-    announce(VersionLoop, "run", "read")
-    announce(VersionLoop, "_run_stage", "compute")
+    announce(VersionLoop, "run", "read", then="between")
+    announce(VersionLoop, "_run_stage", "compute", before=False, after=True)
     announce(Committer, "_pack", "write", after=True)
     announce(VersionLog, "publish", "commit", after=True)
-    announce(VersionLoop, "_deliver", "deliver", after=True)
+    announce(VersionLoop, "_deliver", "deliver", before=False, after=True)
     spark = session("driver to kill")
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
     frame = windows(stateful(source.parquet(str(folder / "in"))))

@@ -84,6 +84,14 @@ def _people(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(rows, "k string, id string, v long")
 
 
+def _wrapped(f: Any, people: DataFrame) -> Any:
+    """A static table that is wrapped, too, and aggregated as such."""
+    other: Any = people if isinstance(f, DataFrame) else stateful(people)
+    oldest = other.groupBy("k").agg(F.max("v").alias("age"))
+    counted = f.join(other.select("k", "id"), f.id == other.k).groupBy(other.k).count()
+    return counted.join(oldest, "k", "left")
+
+
 def _joined(f: Any, trades: DataFrame, people: DataFrame) -> Any:
     """Two columns of one name, told apart by where they come from."""
     joined = f.join(people, trades.id == people.k)
@@ -117,6 +125,7 @@ TAKEN: dict[str, tuple[Callable[[Any, DataFrame, DataFrame], Any], str]] = {
         "complete",
     ),
     "a static table": (_joined, "update"),
+    "a static table that is wrapped": (lambda f, _, people: _wrapped(f, people), "update"),
     "names with an alias": (lambda f, _, people: _qualified(f, people), "update"),
     "after the operator": (_used_later, "update"),
     "an operator after another": (
@@ -300,6 +309,8 @@ def test_frames_of_spark_connect_are_refused_with_what_to_do() -> None:
         (lambda f: stateful(f).limit(3), "DataFrame.limit is not part"),
         (lambda f: stateful(f).cache(), "DataFrame.cache is not part"),
         (lambda f: stateful(f).join(f, "id"), "static DataFrame only"),
+        (lambda f: stateful(f).join(stateful(f), "id"), "static DataFrame only"),
+        (lambda f: stateful(f).join("names", "id"), "join takes a static DataFrame, not str"),  # type: ignore[arg-type]
         (lambda f: stateful(f).union(f), "wrap it by stateful"),
         (lambda f: stateful(f).groupBy(0), "places from 1 to 5, not 0"),
         (lambda f: stateful(f).groupBy("id", 6), "places from 1 to 5, not 6"),

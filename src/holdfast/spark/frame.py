@@ -115,14 +115,19 @@ class StatefulDataFrame:
 
     sort = orderBy
 
-    def join(self, other: DataFrame, on: Any = None, how: str | None = None) -> StatefulDataFrame:
-        """As DataFrame.join, with a static DataFrame."""
-        if other.isStreaming:
+    def join(
+        self, other: DataFrame | StatefulDataFrame, on: Any = None, how: str | None = None
+    ) -> StatefulDataFrame:
+        """As DataFrame.join, with a static DataFrame, wrapped or not."""
+        static = other._native if isinstance(other, StatefulDataFrame) else other
+        if not isinstance(static, DataFrame):
+            raise InvalidArgument(f"join takes a static DataFrame, not {type(other).__name__}.")
+        if static.isStreaming:
             raise InvalidArgument(
                 "Holdfast joins a stream with a static DataFrame only. Join two streams before "
                 "stateful()."
             )
-        return self._then(lambda frame: frame.join(other, on, how))
+        return self._then(lambda frame: frame.join(static, on, how))
 
     def union(self, other: StatefulDataFrame) -> StatefulDataFrame:
         """As DataFrame.union, with another wrapped stream."""

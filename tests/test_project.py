@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -190,15 +191,50 @@ def test_importing_holdfast_loads_no_optional_package() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
-def test_private_parts_of_pyspark_are_touched_by_five_modules() -> None:
-    private = re.compile(r"\._(?:jdf|jvm|jc|jsc|jsq|jgd|jsparkSession)\b")
-    touching = {
-        str(path.relative_to(ROOT / "src" / "holdfast"))
-        for path in (ROOT / "src").rglob("*.py")
-        if private.search(path.read_text())
+PROMISED = re.compile(r"pyspark(\.errors|\.sql(\.(functions|types|streaming(\.\w+)*))?)?")
+"""The modules whose public names PySpark documents."""
+
+
+def _private_uses(path: Path) -> list[str]:
+    """What a module uses of other packages' private parts: attributes it does not itself define,
+    names and modules of PySpark's, and calls into the JVM.
+    """
+    tree = ast.parse(path.read_text())
+    nodes = list(ast.walk(tree))
+    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    own |= {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls")
     }
-    known = ("analysis", "hadoop", "jvm", "located_java", "tables")
-    assert touching == {f"spark/{name}.py" for name in known}
+    own |= {node.id for node in nodes if isinstance(node, ast.Name)}
+    found = []
+    for node in nodes:
+        if isinstance(node, ast.Attribute):
+            is_private = re.match(r"_(?!_)", node.attr) and node.attr not in own
+            if is_private or node.attr in ("toArrowBatchRdd", "janino"):
+                found.append(ast.unparse(node))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyspark."):
+            hidden = [alias.name for alias in node.names if alias.name.startswith("_")]
+            if hidden or not PROMISED.fullmatch(node.module or ""):
+                found.append(ast.unparse(node))
+    return found
+
+
+def test_private_parts_of_pyspark_are_touched_in_one_place() -> None:
+    source = ROOT / "src" / "holdfast"
+    private = source / "spark" / "private"
+    with_pyspark = [path for path in source.rglob("*.py") if "pyspark" in path.read_text()]
+    uses = {path: _private_uses(path) for path in with_pyspark}
+    elsewhere = {
+        str(path.relative_to(source)): found
+        for path, found in uses.items()
+        if found and private not in path.parents
+    }
+    assert elsewhere == {}
+    inside = " ".join(use for found in uses.values() for use in found)
+    for name in ("_jdf", "_jvm", "_jsparkSession", "_jrdd", "toArrowBatchRdd", "janino"):
+        assert name in inside
 
 
 def test_windows_is_refused_by_name() -> None:

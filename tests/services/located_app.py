@@ -28,8 +28,8 @@ from pyspark.sql import functions as F
 from wrapped_task import WrappedTask, wrap_aggregations
 
 from holdfast import stateful
-from holdfast.spark.located_java import LocatedJava
 from holdfast.spark.located_rdd import StateStoreRDD
+from holdfast.spark.private.located_java import LocatedJava
 from holdfast.spark.query import StatefulQuery
 from holdfast.streams import holdings
 from holdfast.streams.task import TaskResult

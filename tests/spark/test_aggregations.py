@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 import holdfast
 from holdfast import stateful
-from holdfast.spark import jvm
+from holdfast.spark.private import check
 
 pytestmark = pytest.mark.spark
 Pipeline = Callable[[Any], Any]
@@ -378,10 +378,16 @@ def test_what_cannot_work_is_refused_by_name(spark: SparkSession, tmp_path: Path
 def test_a_spark_that_lacks_what_is_called_is_named_with_its_version(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jvm, "_REQUIRED", (*jvm._REQUIRED, "org.apache.spark.Gone"))
-    with pytest.raises(holdfast.InvalidArgument) as refused:
-        stateful(_rates(spark))
-    assert f"Spark {spark.version} has no org.apache.spark.Gone" in str(refused.value)
+    dataset = "org.apache.spark.sql.classic.Dataset"
+    for required, missing in [
+        ({"org.apache.spark.Gone": ()}, "org.apache.spark.Gone"),
+        ({dataset: ("toArrowBatchRdd", "toGoneRdd")}, f"{dataset}.toGoneRdd"),
+    ]:
+        monkeypatch.setattr(check, "_checked", set())
+        monkeypatch.setattr(check, "_REQUIRED", required)
+        with pytest.raises(holdfast.InvalidArgument) as refused:
+            stateful(_rates(spark))
+        assert f"Spark {spark.version} has no {missing}, which" in str(refused.value)
 
 
 def test_sparks_rules_for_output_modes_hold_at_start(spark: SparkSession, tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from pyspark.sql import functions as F
 from holdfast import stateful
 from holdfast.coordinator import StateStoreCoordinator, StateStoreCoordinatorRef
 from holdfast.ids import StateStoreId, StateStoreProviderId
-from holdfast.spark import located_java
 from holdfast.spark.located_rdd import Locality, StateStoreRDD, spread
+from holdfast.spark.private import located_java
 from holdfast.spark.query import StatefulQuery
 
 

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 import holdfast
 from holdfast import stateful
 from holdfast.errors import Unavailable
-from holdfast.spark import hadoop
 from holdfast.spark.filesink import FileSink
+from holdfast.spark.private import hadoop
 
 pytestmark = pytest.mark.spark
 SCHEMA = "k string, v long, ts timestamp"

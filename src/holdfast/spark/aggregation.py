@@ -14,7 +14,6 @@ from holdfast.engine.hashing import spark_sql_hash
 from holdfast.engine.segment import HASH
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.spark import analysis, jvm
 from holdfast.spark.operators import (
     DELAY,
     SESSION,
@@ -33,6 +32,7 @@ from holdfast.spark.operators import (
 )
 from holdfast.spark.pairing import AGGREGATE
 from holdfast.spark.partials import Partials, take_apart
+from holdfast.spark.private import analysis, jvm
 from holdfast.streams.aggregating import ROWS, AggregationTask
 from holdfast.streams.merging import Merge
 from holdfast.streams.sessions import SessionTask

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from holdfast.engine.filenames import DELIVERED, delivered_path
 from holdfast.engine.manifest import Manifest
 from holdfast.engine.storage import Storage
-from holdfast.spark import hadoop
+from holdfast.spark.private import hadoop
 from holdfast.spark.sinks import Sink
 from holdfast.spark.spec import QuerySpec
 from holdfast.spark.stages import Outlet

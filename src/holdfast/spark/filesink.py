@@ -10,10 +10,11 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import IllegalState
-from holdfast.spark import hadoop
 from holdfast.spark.operators import quoted
+from holdfast.spark.private import hadoop
+from holdfast.spark.private.catalog import FileTable
 from holdfast.spark.sinks import Sink
-from holdfast.spark.tables import FileTable, add_partitions
+from holdfast.spark.tables import add_partitions
 
 _PART = re.compile(r"part-(?P<task>\d+)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(?P<rest>[.\-].*)")
 _NAMED_BY_VERSION = re.compile(r"(?P<version>\d+)(?P<kind>[.\-])")

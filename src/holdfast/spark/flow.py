@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
-from holdfast.spark import jvm
 from holdfast.spark.operators import DELAY, Operator, Step, described, is_window, quoted
+from holdfast.spark.private import jvm
 from holdfast.streams.watermark import Watermarks
 
 _SOURCE = "source"

@@ -10,7 +10,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark import jvm
 from holdfast.spark.aggregation import aggregation
 from holdfast.spark.batches import processed
 from holdfast.spark.deduplication import Deduplication
@@ -19,6 +18,8 @@ from holdfast.spark.group_state import GroupStates, checked_timeout
 from holdfast.spark.keyed import KeyedOperator
 from holdfast.spark.operators import Operator, Step, quoted
 from holdfast.spark.pandas_processing import PandasProcessing
+from holdfast.spark.private import jvm
+from holdfast.spark.private.check import check_spark
 from holdfast.spark.processing import ArrowProcessing, Processing, arrow_state
 from holdfast.spark.writer import StatefulStreamWriter
 from holdfast.streams.arrowwise import ArrowProcessor
@@ -39,7 +40,7 @@ def stateful(frame: DataFrame) -> StatefulDataFrame:
     upstream are refused: a batch that is replayed would wedge them. A DataFrame that is no stream
     is taken, too: operators give a plain DataFrame then, and processors run with the same code.
     """
-    jvm.check_spark(frame)
+    check_spark(frame)
     if native := jvm.native_stateful_operators(frame):
         raise InvalidArgument(
             f"The DataFrame already has a stateful operator of Spark's own ({native[0]}). Call "

@@ -10,7 +10,6 @@ from holdfast.engine.hashing import spark_sql_hash
 from holdfast.engine.reshaping import can_become
 from holdfast.engine.segment import HASH
 from holdfast.errors import InvalidArgument
-from holdfast.spark import jvm
 from holdfast.spark.operators import (
     DELAY,
     Operator,
@@ -20,6 +19,7 @@ from holdfast.spark.operators import (
     nullable,
     quoted,
 )
+from holdfast.spark.private import jvm
 from holdfast.streams.clock import EVENT_TIME, PROCESSING_TIME, Clock
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import Schema, parse_schema

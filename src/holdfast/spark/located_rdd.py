@@ -11,16 +11,15 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
-from pyspark import RDD, TaskContext
-from pyspark.serializers import NoOpSerializer
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.conf import StateStoreConf
 from holdfast.coordinator import CoordinatorAddress, StateStoreCoordinatorRef
 from holdfast.ids import StateStoreId, StateStoreProviderId
-from holdfast.spark import jvm
-from holdfast.spark.located_java import EXECUTOR_PROPERTY, LocatedJava, prepared
 from holdfast.spark.locations import is_one_host
+from holdfast.spark.private import jvm
+from holdfast.spark.private.located_java import EXECUTOR_PROPERTY, LocatedJava, prepared
 from holdfast.streams import holdings
 from holdfast.streams.holdings import Executor
 
@@ -161,14 +160,14 @@ class StateStoreRDD:
         `rows` are partitioned as the state is; without them each partition gets none.
         """
         if rows is None:
-            parts = self._context.parallelize([], self.partitions)._jrdd.rdd()
+            parts = jvm.empty_rdd(self.locality.session, self.partitions)
         else:
             parts = jvm.arrow_rdd(rows)
         return collected(self.locality, self._located(parts, self._offers()), work)
 
     def run_one(self, partition: int, work: Callable[[int], T]) -> T:
         """What `work` returns for one partition."""
-        part = self._context.parallelize([], 1)._jrdd.rdd()
+        part = jvm.empty_rdd(self.locality.session, 1)
         locations = self._placed(self.locality.places)
         located = self._located(part, locations[partition : partition + 1])
         return collected(self.locality, located, lambda _, __: work(partition))[0]
@@ -179,10 +178,6 @@ class StateStoreRDD:
         if java is None:
             return session.range(0, count, 1, count)
         return java.numbers(session, self._placed(self.locality.places))
-
-    @property
-    def _context(self) -> Any:
-        return self.locality.session.sparkContext
 
     def _offers(self) -> list[str | None]:
         """Where the tasks that make a version should run."""
@@ -216,8 +211,7 @@ def collected(locality: Locality, parts: Any, work: Callable[[int, Iterable[byte
         deque(raw, maxlen=0)  # a worker that leaves input unread is ended by PySpark
         return [result]
 
-    context = locality.session.sparkContext
-    rdd: RDD[bytes] = RDD(parts.toJavaRDD(), context, NoOpSerializer())
+    rdd = jvm.python_rdd(locality.session, parts)
     return rdd.mapPartitionsWithIndex(in_worker).collect()
 
 

@@ -19,7 +19,7 @@ from holdfast.conf import HOLDFAST_PREFIX, settings_below
 from holdfast.engine.filenames import PLACE, STATE
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.errors import InvalidArgument
-from holdfast.spark import hadoop
+from holdfast.spark.private import hadoop
 
 _SHARED_MEMORY = Path("/dev/shm")
 """Memory that all processes of the host share."""

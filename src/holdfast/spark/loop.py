@@ -27,7 +27,6 @@ from holdfast.errors import (
     Unavailable,
     VersionNotFound,
 )
-from holdfast.spark import jvm
 from holdfast.spark.delivery import Delivery
 from holdfast.spark.fencing import fenced
 from holdfast.spark.flow import EventTime, Flow, Stage
@@ -46,6 +45,7 @@ from holdfast.spark.opening import (
 )
 from holdfast.spark.operators import TaskSettings
 from holdfast.spark.pairing import check_next_batch, check_pair, moment_of, note_pair
+from holdfast.spark.private import jvm
 from holdfast.spark.progress import VersionReport
 from holdfast.spark.sinks import Sink
 from holdfast.spark.spec import QuerySpec

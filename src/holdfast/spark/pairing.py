@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.engine.manifest import Manifest
 from holdfast.errors import IllegalState, InvalidArgument
-from holdfast.spark import hadoop
+from holdfast.spark.private import hadoop
 
 Definition = Mapping[str, str]
 AGGREGATE = "aggregate "

@@ -18,8 +18,8 @@ from pyspark.sql.types import (
 )
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark.analysis import AggregateCall
 from holdfast.spark.operators import quoted
+from holdfast.spark.private.analysis import AggregateCall
 from holdfast.streams.merging import Merge
 from holdfast.streams.sketches import header, precision_of
 

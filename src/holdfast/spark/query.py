@@ -19,10 +19,10 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.maintenance import Periodic
 from holdfast.errors import Conflict
 from holdfast.inspection import LiveState, Root, choose_store
-from holdfast.spark import hadoop, jvm
 from holdfast.spark.listening import spark_progress
 from holdfast.spark.loop import VersionLoop
 from holdfast.spark.metrics import metrics_text
+from holdfast.spark.private import hadoop, jvm
 from holdfast.spark.progress import progress
 from holdfast.spark.shipping import explained
 from holdfast.spark.sinks import Sink

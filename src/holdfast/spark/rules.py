@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark import hadoop, jvm
+from holdfast.spark.private import hadoop, jvm
 from holdfast.spark.tables import FILE_FORMATS
 
 _FOR_A_WHILE = ("memory", "foreach", "foreachBatch", "console", "noop")

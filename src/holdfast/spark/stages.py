@@ -12,10 +12,10 @@ from pyspark.sql.types import StructType
 
 from holdfast.conf import StateStoreConf
 from holdfast.engine.chain import StoreShape
-from holdfast.spark import jvm
 from holdfast.spark.flow import Flow, Stage
 from holdfast.spark.located_rdd import Locality, StateStoreRDD, collected
 from holdfast.spark.operators import Operator
+from holdfast.spark.private import jvm
 from holdfast.spark.templates import Template
 from holdfast.streams import worker
 from holdfast.streams.outbox import Emitted, Outbox, OutboxReader

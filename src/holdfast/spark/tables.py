@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark import jvm
 from holdfast.spark.operators import quoted
+from holdfast.spark.private import jvm
+from holdfast.spark.private.catalog import FileTable, described, find
 
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
-_SPARK_CATALOG = "spark_catalog"
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-_NOT_OPTIONS = ("path", "serialization.format")
-
-
-@dataclass(frozen=True)
-class FileTable:
-    """A table whose rows are files of a format below a location."""
-
-    name: str
-    location: str
-    provider: str
-    options: Mapping[str, str]
-    columns: list[str]
-    partition_by: list[str]
-    tracks_partitions: bool
-    """Whether the catalog has to be told of new partitions."""
 
 
 def open_table(
@@ -43,12 +26,12 @@ def open_table(
     location: str | None,
 ) -> FileTable:
     """The table of that name, made if there is none; refused where rows cannot go in as files."""
-    found = _find(session, name)
+    found = find(session, name)
     if found is None:
         _create(session, name, schema, file_format, partition_by, location)
-        found = _find(session, name)
+        found = find(session, name)
         assert found is not None
-    table = _described(name, found)
+    table = described(name, found)
     if table.provider not in FILE_FORMATS:
         raise InvalidArgument(
             f"The table {name} is of {table.provider}; toTable writes {', '.join(FILE_FORMATS)}. "
@@ -86,41 +69,6 @@ def _spec(folder: str) -> str:
 
 def _literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _find(session: SparkSession, name: str) -> Any | None:
-    """The catalog's entry of a table."""
-    state = session._jsparkSession.sessionState()
-    identifier = state.sqlParser().parseTableIdentifier(name)
-    catalog = identifier.catalog()
-    used = catalog.get() if catalog.isDefined() else session.catalog.currentCatalog()
-    if used != _SPARK_CATALOG:
-        raise InvalidArgument(
-            f"The table {name} is in the catalog {used}; toTable writes file tables of Spark's "
-            "own catalog. Write to it in foreachBatch."
-        )
-    if state.catalog().isTempView(identifier):
-        raise jvm.spark_error(session, "streamingIntoViewNotSupportedError", name)
-    if not state.catalog().tableExists(identifier):
-        return None
-    found = state.catalog().getTableMetadata(identifier)
-    if str(found.tableType().name()) == "VIEW":
-        raise jvm.spark_error(session, "streamingIntoViewNotSupportedError", name)
-    return found
-
-
-def _described(name: str, found: Any) -> FileTable:
-    provider = found.provider()
-    properties = jvm.scala_map(found.storage().properties())
-    return FileTable(
-        name=name,
-        location=str(found.location().toString()),
-        provider=str(provider.get()).lower() if provider.isDefined() else "hive",
-        options={key: text for key, text in properties.items() if key not in _NOT_OPTIONS},
-        columns=[str(field.name()) for field in found.schema().fields()],
-        partition_by=[str(column) for column in jvm.scala_list(found.partitionColumnNames())],
-        tracks_partitions=bool(found.tracksPartitionsInCatalog()),
-    )
 
 
 def _create(

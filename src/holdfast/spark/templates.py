@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from holdfast.spark import jvm
 from holdfast.spark.operators import nullable
+from holdfast.spark.private import jvm
 
 
 class Template:

@@ -11,10 +11,10 @@ from typing import Any
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.conf import StateStoreConf
-from holdfast.spark import jvm
 from holdfast.spark.line import Line, line_of, open_line
 from holdfast.spark.listening import Announcer, Listeners
 from holdfast.spark.metrics import MetricsServer, QueryMetrics
+from holdfast.spark.private import jvm
 
 _PROGRESS_KEPT = 100
 _SPARKS_PROGRESS_S = 5.0

@@ -11,11 +11,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from holdfast.conf import StateStoreConf, setting_of_option
 from holdfast.errors import InvalidArgument
-from holdfast.spark import jvm
 from holdfast.spark.aggregation import SessionAggregation
 from holdfast.spark.filesink import FileSink, TableSink
 from holdfast.spark.flow import Flow
 from holdfast.spark.foreach import ForeachSink
+from holdfast.spark.private import jvm
 from holdfast.spark.query import StatefulQuery
 from holdfast.spark.rules import (
     Checkpoint,

@@ -1,8 +1,7 @@
 """The one piece of Java: an RDD with preferred locations, which PySpark has no way to give.
 
 Janino, which Spark ships for its generated code, compiles it when the first query of an
-application starts on a cluster; executors get it as a jar. Private calls of Spark that are needed
-for it are in this module, beside those of `jvm`.
+application starts on a cluster; executors get it as a jar.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.coordinator.instances import task_location
-from holdfast.spark.jvm import scala_list
+from holdfast.spark.private.jvm import scala_list
 
 log = logging.getLogger(__name__)
 EXECUTOR_PROPERTY = "holdfast.executor"

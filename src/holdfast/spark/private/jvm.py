@@ -1,9 +1,4 @@
-"""Calls into PySpark's and Spark's private parts, and the check that a Spark has what is called.
-
-Beside this module `analysis` takes plans apart, `hadoop` reaches file systems, `tables` the
-catalog, and `located_java` tells Spark where tasks should run. Nothing else in the package touches
-a private name of PySpark's or a Java object.
-"""
+"""Frames, plans, columns and queries of Spark's, through its JVM."""
 
 from __future__ import annotations
 
@@ -14,7 +9,9 @@ from inspect import signature
 from typing import Any
 
 import pyarrow as pa
+from pyspark import RDD
 from pyspark.errors.exceptions.captured import convert_exception
+from pyspark.serializers import NoOpSerializer
 from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
@@ -32,34 +29,6 @@ _IN_UTC: dict[str, Any] = (
     else {"timestamp_utc": True}
 )
 CATALYST = "org.apache.spark.sql.catalyst"
-_REQUIRED = (
-    "org.apache.spark.sql.classic.Dataset",
-    "org.apache.spark.sql.classic.ExpressionUtils",
-    f"{CATALYST}.analysis.UnresolvedAttribute",
-    f"{CATALYST}.analysis.UnsupportedOperationChecker",
-    f"{CATALYST}.expressions.Alias",
-    f"{CATALYST}.expressions.TimeWindow",
-    f"{CATALYST}.plans.logical.Project",
-    f"{CATALYST}.streaming.InternalOutputModes",
-)
-
-
-def check_spark(frame: Any) -> None:
-    """Refuse Spark Connect, and a Spark that lacks what Holdfast calls, naming its version."""
-    if not isinstance(frame, DataFrame) or not hasattr(frame, "_jdf"):
-        raise InvalidArgument(
-            "Holdfast needs a classic Spark session: this DataFrame comes from Spark Connect or "
-            "is no DataFrame. Start the session with a master such as local[*], without .remote()."
-        )
-    session = frame.sparkSession
-    loader = gateway(session).java.lang.Thread.currentThread().getContextClassLoader()
-    for name in _REQUIRED:
-        try:
-            loader.loadClass(name)
-        except Exception as error:
-            raise InvalidArgument(
-                f"Spark {session.version} has no {name}, which Holdfast needs. Use Spark 4.x."
-            ) from error
 
 
 def gateway(session: SparkSession) -> Any:
@@ -186,6 +155,16 @@ def _renamed(session: SparkSession, plan: Any, given: list[Any], wanted: list[An
     ]
     project = jvm.org.apache.spark.sql.catalyst.plans.logical.Project
     return project(scala_seq(session, columns), plan)
+
+
+def empty_rdd(session: SparkSession, partitions: int) -> Any:
+    """As many partitions without rows as an RDD of the JVM."""
+    return session.sparkContext.parallelize([], partitions)._jrdd.rdd()
+
+
+def python_rdd(session: SparkSession, parts: Any) -> RDD[bytes]:
+    """An RDD of the JVM whose rows are bytes, for work in Python."""
+    return RDD(parts.toJavaRDD(), session.sparkContext, NoOpSerializer())
 
 
 def arrow_rdd(frame: DataFrame) -> Any:

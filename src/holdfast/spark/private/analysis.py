@@ -1,6 +1,6 @@
 """How Spark analyzed an aggregation: its windows, and its functions taken apart.
 
-Beside `jvm` the only module that touches Catalyst's classes; `jvm.check_spark` looks for them.
+`check` looks for the classes of Catalyst's that it names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import DataType, _parse_datatype_json_string
 
-from holdfast.spark.jvm import (
+from holdfast.spark.private.jvm import (
     CATALYST,
     class_of,
     column_of,

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
+from cassandra.cluster import ResponseFuture, Session
+from cassandra.policies import TokenAwarePolicy
 from remotes import refusal
+from view_databases import TOTALS, put_totals
 
 import holdfast
+from holdfast.backends import cassandra_client
 from holdfast.conf import StateStoreConf
 from holdfast.errors import Unavailable
 from servers import Cassandra, DynamoDb
@@ -119,3 +128,107 @@ def test_what_cannot_be_an_address_or_option_is_refused_at_once(
     error = refusal(lambda: holdfast.read(location, options=options))
     assert said in str(error)
     assert "PLANTED" not in str(error)
+
+
+# -- sessions with Cassandra ---------------------------------------------------------------------
+
+
+@contextmanager
+def sent(monkeypatch: pytest.MonkeyPatch, *, traced: bool = False) -> Iterator[list[Any]]:
+    """What goes to Cassandra meanwhile: the statements' futures."""
+    plain, futures = Session.execute_async, list[ResponseFuture]()
+
+    def noting(self: Session, *given: Any, **more: Any) -> ResponseFuture:
+        future = plain(self, *given, **{**more, "trace": True} if traced else more)
+        futures.append(future)
+        return future
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "execute_async", noting)
+        patched.setattr(Session, "execute", lambda *given: noting(*given).result())
+        yield futures
+
+
+@pytest.fixture
+def store(cassandra: Cassandra, tmp_path: Path) -> Any:
+    """Opens a store in Cassandra, with a view there, both with some options."""
+    place = f"cassandra://{cassandra.address}/state"
+
+    def opened(name: str, options: dict[str, str]) -> holdfast.Database:
+        return holdfast.open(
+            f"{place}/{name}", **TOTALS, options=options, view=f"{place}/{name}",
+            view_options=options,
+        )  # fmt: skip
+
+    return opened
+
+
+@pytest.mark.parametrize("word", ["quorum", "local_quorum"])
+def test_the_consistency_asked_for_is_that_of_every_statement(
+    store: Any, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    """The server says so, in its traces."""
+    serial = {"quorum": "SERIAL", "local_quorum": "LOCAL_SERIAL"}[word]
+    with store(f"level_{word}", {"consistency": word}) as db:
+        with sent(monkeypatch, traced=True) as futures:
+            put_totals(db, {"a": 1, "b": 2})
+        assert db.get(("b",)) == (2,)
+    kinds = [future.get_query_trace(max_wait=30).parameters for future in futures]
+    levels = {kind["consistency_level"] for kind in kinds}
+    assert levels == {word.upper(), serial}  # of rows, and of reads that see what Paxos decided
+    assert {kind["serial_consistency_level"] for kind in kinds} == {serial}
+
+
+def test_every_statement_of_a_commit_is_sent_to_a_node_that_has_its_rows(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store("routed", {}) as db:
+        with sent(monkeypatch) as futures:
+            put_totals(db, {f"user {number}": number for number in range(50)})
+        assert futures
+        for future in futures:
+            assert future.query.routing_key is not None
+            assert future.query.keyspace == "state"
+            assert isinstance(future._load_balancer, TokenAwarePolicy)
+
+
+def test_the_data_centre_asked_for_is_used_or_refused_with_those_there_are(
+    store: Any, cassandra: Cassandra, tmp_path: Path
+) -> None:
+    with store("near", {"local_dc": "datacenter1"}) as db:
+        put_totals(db, {"a": 1})
+    away = {"local_dc": "atlantis"}
+    error = refusal(lambda: store("far", away))
+    assert "no data centre 'atlantis'; it has datacenter1" in str(error)
+    assert "local_dc" in str(error)
+    location = f"cassandra://{cassandra.address}/state/far"
+    shown = refusal(lambda: holdfast.open(tmp_path, **TOTALS, view=location, view_options=away))
+    assert str(shown) == str(error)
+
+
+def test_connections_that_nobody_uses_are_closed(store: Any, cassandra: Cassandra) -> None:
+    """The server has the list of them."""
+    with cassandra.cluster() as cluster:
+        session = cluster.connect()
+
+        def connections() -> set[int]:
+            return {row.port for row in session.execute("SELECT port FROM system_views.clients")}
+
+        before = connections()
+        db = store("closed", {"local_dc": "datacenter1", "consistency": "quorum"})
+        put_totals(db, {"a": 1})
+        own = connections() - before
+        assert own
+        for _ in range(2):
+            cassandra_client.close_idle()
+        put_totals(db, {"a": 2})
+        assert own <= connections()
+        db.close()
+        del db
+        gc.collect()
+        for _ in range(2):
+            cassandra_client.close_idle()
+        deadline = time.monotonic() + 30
+        while own & connections():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)

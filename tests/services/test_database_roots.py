@@ -354,6 +354,48 @@ def test_a_version_is_given_up_by_deleting_its_row(on_database: Remote) -> None:
         assert (db.version, db.get((1,))) == (2, (3,))
 
 
+def test_old_versions_leave_the_database_with_maintenance(
+    on_database: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, location, options = on_database
+    storage = opened(on_database)
+    assert isinstance(storage, ChunkedStorage)
+    small_chunks(monkeypatch, storage)
+    storage.write("made", b"")
+    before, taken = _count_rows(server), {}
+    conf = {"min_versions_to_retain": 2, "min_deltas_for_snapshot": 2, "grace_period_ms": 0}
+    rows = pa.table({"n": pa.array(range(500)), "v": pa.array(range(500))})
+    with holdfast.open(location, "n long", "v long", options=options, conf=conf) as db:
+        while db.version < 8:
+            with db.update() as store:
+                store.put_many(rows)
+            db.maintain()
+            if db.version in (1, 5, 8):
+                taken[db.version] = _count_rows(server) - before
+        assert [info.version for info in db.history()] == [8, 7]
+    assert len(storage.list("versions")) == 2
+    assert taken[1] > 5, "it has chunks"
+    assert taken[8] <= taken[5] + taken[1] / 2
+
+
+def _count_rows(server: Any) -> int:
+    """The rows and chunks of all roots, by the database's own client."""
+    if isinstance(server, Cassandra):
+        with server.cluster() as cluster:
+            session = cluster.connect("state")
+            counts = [
+                session.execute(f"SELECT count(*) FROM {table}", timeout=60).one()[0]
+                for table in ("holdfast_rows", "holdfast_chunks")
+            ]
+            return sum(counts)
+    pages = (
+        server.client()
+        .get_paginator("scan")
+        .paginate(TableName="storages-holdfast", Select="COUNT", ConsistentRead=True)
+    )
+    return sum(page["Count"] for page in pages)
+
+
 # -- bulk ----------------------------------------------------------------------------------------
 
 

@@ -142,6 +142,22 @@ def test_a_table_of_encoded_keys_that_was_dropped_is_filled_even_after_a_crash(
         assert len(database.rows(f"{table}_encoded")) == 1
 
 
+def test_a_view_is_made_anew_once_both_its_tables_are_dropped(
+    database: ViewDatabase, tmp_path: Path
+) -> None:
+    table = database.table("both")
+    with open_with_view(database, tmp_path, table) as db:
+        put_totals(db, {"a": 1, None: 2})
+    database.drop(table)
+    with pytest.raises(InvalidArgument, match=rf"but one called '{table}_encoded'.*Drop it, or"):
+        open_with_view(database, tmp_path, table)
+    assert len(database.rows(f"{table}_encoded")) == 1
+    database.drop(f"{table}_encoded")
+    with open_with_view(database, tmp_path, table):
+        assert database.totals(table) == {"a": (1, 1)}
+        assert len(database.rows(f"{table}_encoded")) == 1
+
+
 @pytest.mark.parametrize("by_another", [False, True])
 def test_a_table_of_encoded_keys_that_could_not_be_made_is_made_by_the_next_commit(
     database: ViewDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_another: bool

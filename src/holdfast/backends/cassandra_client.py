@@ -14,6 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -196,7 +197,8 @@ def close_idle() -> None:
         for client in unused.values():
             client.is_idle = True
     for client in closed:
-        client.session.cluster.shutdown()
+        with suppress(*ERRORS):
+            client.session.cluster.shutdown()
 
 
 def _own() -> dict[tuple[int, str, Options], Client]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from holdfast.backends.locations import open_storage
 from holdfast.conf import StateStoreConf
 from holdfast.engine.storage import Storage
+from holdfast.errors import HoldfastError, InvalidArgument
 from servers import Server
 
 Remote = tuple[Server, str, dict[str, str]]
@@ -30,3 +34,12 @@ def opened(remote: Remote, conf: StateStoreConf = StateStoreConf.empty) -> Stora
     """The storage itself, without the cache before it."""
     _, location, options = remote
     return open_storage(location, options, conf).source
+
+
+def refusal(call: Callable[[], object]) -> HoldfastError:
+    """What a call is refused with, at once: nothing of it is tried again."""
+    started = time.monotonic()
+    with pytest.raises(InvalidArgument) as refused:
+        call()
+    assert time.monotonic() - started < 45, "less than the time for what is tried again"
+    return refused.value

@@ -39,6 +39,26 @@ class Totals(StatefulProcessor):
         yield Row(user=key[0], total=sum(amounts))
 
 
+class Visits(StatefulProcessor):
+    """A total that stays, and the last amount, which is forgotten after a minute."""
+
+    def init(self, handle: Any) -> None:
+        self.total = handle.getValueState("total", "total long")
+        self.last = handle.getValueState("last", "amount long", 60_000)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        amounts = [row.amount for row in rows]
+        before = self.total.get()
+        self.total.update(((before[0] if before else 0) + sum(amounts),))
+        self.last.update((amounts[-1],))
+        yield Row(user=key[0], total=sum(amounts))
+
+
+def visited(frame: Any) -> Any:
+    grouped = frame.withWatermark("ts", "0 seconds").groupBy("user")
+    return grouped.transformWithState(Visits(), "user string, total long", "Update", "EventTime")
+
+
 def processed(frame: Any) -> Any:
     grouped = frame.groupBy("user")
     return grouped.transformWithState(Totals(), "user string, total long", "Update", "None")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -24,17 +23,14 @@ from test_state_machine import Life, live
 import holdfast
 from holdfast.backends import chunked
 from holdfast.backends.chunked import ChunkedStorage, Rows
-from holdfast.conf import StateStoreConf
 from holdfast.engine.storage import Storage
-from holdfast.errors import Conflict, HoldfastError, InvalidArgument, Unavailable
+from holdfast.errors import Conflict, HoldfastError, Unavailable
 from holdfast.testing import MakeProvider, ProviderConformance
 from holdfast.testing.faults import Crash
 from made_providers import collide_keys, providers_at
 from servers import Cassandra, DynamoDb
-from servers.base import LOOPBACK, free_ports
 
 pytestmark = pytest.mark.services
-IMPATIENT = StateStoreConf(retry_timeout_ms=300)
 LOST: dict[str, Exception] = {
     "cassandra": OperationTimedOut(),
     "dynamodb": ReadTimeoutError(endpoint_url="somewhere"),
@@ -358,6 +354,48 @@ def test_a_version_is_given_up_by_deleting_its_row(on_database: Remote) -> None:
         assert (db.version, db.get((1,))) == (2, (3,))
 
 
+def test_old_versions_leave_the_database_with_maintenance(
+    on_database: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, location, options = on_database
+    storage = opened(on_database)
+    assert isinstance(storage, ChunkedStorage)
+    small_chunks(monkeypatch, storage)
+    storage.write("made", b"")
+    before, taken = _count_rows(server), {}
+    conf = {"min_versions_to_retain": 2, "min_deltas_for_snapshot": 2, "grace_period_ms": 0}
+    rows = pa.table({"n": pa.array(range(500)), "v": pa.array(range(500))})
+    with holdfast.open(location, "n long", "v long", options=options, conf=conf) as db:
+        while db.version < 8:
+            with db.update() as store:
+                store.put_many(rows)
+            db.maintain()
+            if db.version in (1, 5, 8):
+                taken[db.version] = _count_rows(server) - before
+        assert [info.version for info in db.history()] == [8, 7]
+    assert len(storage.list("versions")) == 2
+    assert taken[1] > 5, "it has chunks"
+    assert taken[8] <= taken[5] + taken[1] / 2
+
+
+def _count_rows(server: Any) -> int:
+    """The rows and chunks of all roots, by the database's own client."""
+    if isinstance(server, Cassandra):
+        with server.cluster() as cluster:
+            session = cluster.connect("state")
+            counts = [
+                session.execute(f"SELECT count(*) FROM {table}", timeout=60).one()[0]
+                for table in ("holdfast_rows", "holdfast_chunks")
+            ]
+            return sum(counts)
+    pages = (
+        server.client()
+        .get_paginator("scan")
+        .paginate(TableName="storages-holdfast", Select="COUNT", ConsistentRead=True)
+    )
+    return sum(page["Count"] for page in pages)
+
+
 # -- bulk ----------------------------------------------------------------------------------------
 
 
@@ -394,119 +432,3 @@ def counted(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, asked: list[
         return real(self, *given)
 
     monkeypatch.setattr(kind, name, noting)
-
-
-# -- refusals ------------------------------------------------------------------------------------
-
-
-def refusal(call: Callable[[], object]) -> HoldfastError:
-    """What a call is refused with, at once: nothing of it is tried again."""
-    started = time.monotonic()
-    with pytest.raises(InvalidArgument) as refused:
-        call()
-    assert time.monotonic() - started < 45
-    return refused.value
-
-
-@pytest.mark.parametrize("scheme", ["cassandra", "dynamodb"])
-def test_a_server_that_is_down_at_the_start_is_asked_again_and_then_named(scheme: str) -> None:
-    (port,) = free_ports(1)
-    address = {"cassandra": f"{LOOPBACK}:{port}/state", "dynamodb": "local"}[scheme]
-    given = {"endpoint_url": f"http://{LOOPBACK}:{port}", "key": "k", "secret": "s"}
-    location, options = f"{scheme}://{address}/down", given if scheme == "dynamodb" else {}
-    for conf in (IMPATIENT, {"retry_timeout_ms": 300}):
-        started = time.monotonic()
-        with pytest.raises(Unavailable, match=r"Could not list 'versions' in .*again"):
-            holdfast.open(location, "n long", "v long", options=options, conf=conf)
-        assert time.monotonic() - started < 45
-
-
-def test_a_keyspace_that_is_not_there_is_named_with_how_to_make_it(cassandra: Cassandra) -> None:
-    location = f"cassandra://{cassandra.address}/nowhere/totals"
-    for call in (
-        lambda: holdfast.open(location, "n long", "v long"),
-        lambda: holdfast.read(location),
-    ):
-        error = refusal(call)
-        assert "no keyspace nowhere" in str(error)
-        assert 'CREATE KEYSPACE "nowhere"' in str(error)
-
-
-def test_a_table_of_somebody_else_is_refused_and_left_alone(cassandra: Cassandra) -> None:
-    with cassandra.cluster() as cluster:
-        session = cluster.connect()
-        for keyspace, columns in {
-            "foreign_table": "user text PRIMARY KEY, total bigint",
-            "other_schema": "upload text, number bigint, data blob, PRIMARY KEY ((upload, number))",
-        }.items():
-            cassandra.create_keyspace(keyspace)
-            table = f"{keyspace}.holdfast_chunks"
-            session.execute(f"CREATE TABLE {table} ({columns})", timeout=60)
-            location = f"cassandra://{cassandra.address}/{keyspace}/totals"
-            error = refusal(lambda at=location: holdfast.open(at, "n long", "v long"))
-            assert table in str(error)
-            assert error.condition == "STATE_STORE_SCHEMA_MISMATCH"
-            found = session.execute(
-                "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,)
-            )
-            assert [row.table_name for row in found] == ["holdfast_chunks"]
-
-
-@pytest.mark.parametrize(("name", "kind"), [("user", "S"), ("holdfast_place", "N")])
-def test_a_dynamodb_table_of_somebody_else_is_refused_and_left_alone(
-    dynamodb: DynamoDb, name: str, kind: str
-) -> None:
-    table = f"foreign-{name}-holdfast"
-    client = dynamodb.client()
-    client.create_table(
-        TableName=table,
-        BillingMode="PAY_PER_REQUEST",
-        KeySchema=[{"AttributeName": name, "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": name, "AttributeType": kind}],
-    )
-    location = f"dynamodb://{dynamodb.region}/foreign-{name}"
-    error = refusal(lambda: holdfast.open(location, "n long", "v long", options=dynamodb.options))
-    assert table in str(error)
-    assert error.condition == "STATE_STORE_SCHEMA_MISMATCH"
-    assert client.scan(TableName=table)["Count"] == 0
-
-
-def test_missing_keys_of_dynamodb_are_refused(
-    dynamodb: DynamoDb, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
-    bare = {"endpoint_url": dynamodb.url}
-    error = refusal(lambda: holdfast.read(f"dynamodb://{dynamodb.region}/bare", options=bare))
-    assert error.condition == "STATE_STORE_ACCESS_DENIED"
-    assert "credentials" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("location", "options", "said"),
-    [
-        ("cassandra://host/state", {}, "cassandra://host:port/keyspace/name"),
-        ("cassandra://host/no-such/x", {}, "cannot be a keyspace"),
-        ("cassandra://me:PLANTED@host/state/x", {}, "do not belong into an address"),
-        ("cassandra://host/state/x", {"passwords": "PLANTED"}, "no option 'passwords'"),
-        ("cassandra://host/state/x", {"consistency": "PLANTED"}, "local_quorum, quorum"),
-        ("cassandra://host/state/x", {"tls": "PLANTED"}, "true or false"),
-        ("cassandra://no-such-host.invalid/state/x", {}, "No such host"),
-        ("dynamodb://eu-west-1", {}, "dynamodb://region/table-prefix"),
-        ("dynamodb://eu-west-1/a b", {}, "cannot begin the name of a table"),
-        ("dynamodb://eu-west-1/x", {"region": "PLANTED"}, "The region is in the address"),
-        (
-            "dynamodb://eu-west-1/x",
-            {"endpoint_url": "http://no-such-host.invalid:1", "key": "k", "secret": "PLANTED"},
-            "No such host",
-        ),
-    ],
-)
-def test_what_cannot_be_an_address_or_option_is_refused_at_once(
-    location: str, options: dict[str, str], said: str
-) -> None:
-    error = refusal(lambda: holdfast.read(location, options=options))
-    assert said in str(error)
-    assert "PLANTED" not in str(error)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_remote_storages import refusal
+from remotes import refusal
 from view_databases import TOTALS, put_totals
 
 import holdfast

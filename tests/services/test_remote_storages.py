@@ -8,14 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from remotes import Remote, opened
+from remotes import Remote, opened, refusal
 
 import holdfast
 from holdfast.backends import chunked as chunked_module
@@ -25,7 +24,7 @@ from holdfast.backends.hdfs import HdfsStorage
 from holdfast.backends.s3 import S3Storage
 from holdfast.conf import StateStoreConf
 from holdfast.engine.storage import Storage, TooLarge
-from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
+from holdfast.errors import Unavailable
 from holdfast.testing import StorageConformance
 from servers import Minio
 
@@ -313,15 +312,6 @@ def test_a_listing_has_every_page(on_s3: Remote) -> None:
 
 
 # -- refusals ------------------------------------------------------------------------------------
-
-
-def refusal(call: Callable[[], object]) -> HoldfastError:
-    """What a call is refused with, at once: nothing of it is tried again."""
-    started = time.monotonic()
-    with pytest.raises(InvalidArgument) as refused:
-        call()
-    assert time.monotonic() - started < 45, "less than the time for what is tried again"
-    return refused.value
 
 
 def test_wrong_and_missing_keys_are_refused_at_once_and_not_shown(

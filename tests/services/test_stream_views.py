@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from streams_with_views import Stream, added_in_arrow, counted_by_pandas, processed
+from streams_with_views import (
+    Stream,
+    added_in_arrow,
+    counted_by_pandas,
+    processed,
+    visited,
+)
 from view_databases import InDynamoDb, ViewDatabase
 
 from holdfast.errors import InvalidArgument, Unavailable
@@ -99,6 +105,23 @@ def test_a_processor_shows_its_value_state(in_dynamodb: Stream) -> None:
     in_dynamodb.run(processed)
     columns = "user string, total long, _version long"
     assert in_dynamodb.rows(columns) == [("a", 6, 2), ("c", 3, 1)]
+
+
+def test_of_several_value_states_one_is_chosen_and_leaves_the_view_with_its_time_to_live(
+    in_dynamodb: Stream,
+) -> None:
+    in_dynamodb.add(("a", 1), ("b", 2))
+    with pytest.raises(InvalidArgument, match=r"several value states .total, last.*viewVariable"):
+        in_dynamodb.run(visited)
+    in_dynamodb.run(visited, viewVariable="last")
+    assert in_dynamodb.rows("user string, amount long, _version long") == [("a", 1, 1), ("b", 2, 1)]
+    in_dynamodb.add(("b", 5, "00:02"))
+    query = in_dynamodb.run(visited, viewVariable="last")
+    assert in_dynamodb.rows("user string, amount long") == [("b", 5)]
+    totals = {
+        row["user"]: row["total"] for row in query.state(store="total").to_arrow().to_pylist()
+    }
+    assert totals == {"a": 1, "b": 7}
 
 
 def test_the_state_of_a_function_by_pandas_is_a_struct(in_dynamodb: Stream) -> None:

@@ -9,13 +9,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from cassandra import ReadFailure
-from view_databases import TOTALS, InCassandra, ViewDatabase, open_with_view, put_totals
+from view_databases import (
+    TOTALS,
+    InCassandra,
+    InDynamoDb,
+    ViewDatabase,
+    open_with_view,
+    put_totals,
+)
 
 import holdfast
 from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.views import ViewSchema, ViewSpec, open_view
 from holdfast.views.view import Begun, Standing
-from servers import Cassandra
+from servers import Cassandra, DynamoDb
 
 pytestmark = pytest.mark.services
 
@@ -132,6 +139,22 @@ def test_a_table_of_encoded_keys_that_was_dropped_is_filled_even_after_a_crash(
             open_with_view(database, tmp_path, table)
     assert database.rows(f"{table}_encoded") == []
     with open_with_view(database, tmp_path, table):
+        assert len(database.rows(f"{table}_encoded")) == 1
+
+
+def test_a_view_is_made_anew_once_both_its_tables_are_dropped(
+    database: ViewDatabase, tmp_path: Path
+) -> None:
+    table = database.table("both")
+    with open_with_view(database, tmp_path, table) as db:
+        put_totals(db, {"a": 1, None: 2})
+    database.drop(table)
+    with pytest.raises(InvalidArgument, match=rf"but one called '{table}_encoded'.*Drop it, or"):
+        open_with_view(database, tmp_path, table)
+    assert len(database.rows(f"{table}_encoded")) == 1
+    database.drop(f"{table}_encoded")
+    with open_with_view(database, tmp_path, table):
+        assert database.totals(table) == {"a": (1, 1)}
         assert len(database.rows(f"{table}_encoded")) == 1
 
 
@@ -317,6 +340,59 @@ def test_a_table_that_was_altered_is_refused_with_the_difference_and_left_alone(
     with open_with_view(database, tmp_path / "db", table) as db:
         put_totals(db, {"Jade": 900})
     assert database.totals(table) == {"Jade": (900, 2)}
+    database.close()
+
+
+def test_a_table_of_dynamodb_with_another_key_is_refused_with_the_difference_and_left_alone(
+    dynamodb: DynamoDb, tmp_path: Path
+) -> None:
+    database = InDynamoDb(dynamodb)
+    table = database.table("rekeyed")
+    with open_with_view(database, tmp_path / "db", table) as db:
+        put_totals(db, {"Jade": 800})
+    keys = ("user", "N", "HASH"), ("day", "S", "RANGE")
+    for other, difference in (
+        (keys[:1], r"column 'user' is N HASH, not S HASH"),
+        ((("user", "S", "HASH"), keys[1]), r"column 'day' is not the view's"),
+        ((("id", "S", "HASH"),), r"column 'user' is missing; column 'id' is not the view's"),
+    ):
+        database.drop(table)
+        database.client.create_table(
+            TableName=table,
+            BillingMode="PAY_PER_REQUEST",
+            KeySchema=[{"AttributeName": name, "KeyType": role} for name, _, role in other],
+            AttributeDefinitions=[
+                {"AttributeName": name, "AttributeType": kind} for name, kind, _ in other
+            ],
+        )
+        with pytest.raises(
+            InvalidArgument, match=rf"was changed since .*: {difference}"
+        ) as refused:
+            open_with_view(database, tmp_path / "db", table)
+        assert refused.value.condition == "STATE_STORE_SCHEMA_MISMATCH"
+        assert database.rows(table) == []
+    database.drop(table)
+    with open_with_view(database, tmp_path / "db", table):
+        assert database.totals(table) == {"Jade": (800, 1)}
+
+
+def test_a_table_of_notes_that_is_somebody_elses_is_refused_and_left_alone(
+    cassandra: Cassandra, tmp_path: Path
+) -> None:
+    database = InCassandra(cassandra)
+    cassandra.create_keyspace("noted")
+    columns = "id int PRIMARY KEY, name text"
+    database.session.execute(f"CREATE TABLE noted.holdfast_views ({columns})")
+    location = f"cassandra://{cassandra.address}/noted/totals"
+    with pytest.raises(InvalidArgument, match=r"its primary key is 'id'.*Move that table") as found:
+        holdfast.open(tmp_path, **TOTALS, view=location)
+    assert found.value.condition == "STATE_STORE_NOT_A_VIEW"
+    there = database.session.execute(
+        "SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = 'noted'"
+    )
+    assert sorted(tuple(row.values()) for row in there) == [
+        ("holdfast_views", "id"), ("holdfast_views", "name"),
+    ]  # fmt: skip
     database.close()
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import boto3
 import pyarrow as pa
 import pytest
 from cassandra.cluster import Session
@@ -174,6 +176,42 @@ def test_keys_that_a_database_cannot_hold_are_found_by_their_text(
             for cell in cells:
                 store.remove((cell,))
         assert _all_rows(database, table) == []
+
+
+def _documented(language: str, part: str) -> str:
+    """The block of the docs that has `part` in it."""
+    page = (Path(__file__).parents[2] / "docs" / "views.md").read_text()
+    blocks = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+    (found,) = (block for block in blocks if part in block)
+    return str(found)
+
+
+def test_the_documented_statements_find_what_they_say(
+    database: ViewDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = database.table("documented")
+    with open_with_view(database, tmp_path, table) as db:
+        put_totals(db, {"Sankar": 500, None: 7})
+        if isinstance(database, InCassandra):
+            read = _documented("sql", '"_version"').replace("shop.totals", table)
+            assert database.session.execute(read).one() == {"total": 500, "_version": 1}
+            read = _documented("sql", "_encoded").replace("shop.totals", table)
+            assert database.session.execute(read).one() == {"total": 7}
+            return
+        for name, option in {
+            "AWS_ENDPOINT_URL": "endpoint_url",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+        }.items():
+            monkeypatch.setenv(name, database.options[option])
+        read = _documented("python", "get_item").replace('"totals"', repr(table))
+        totals = []
+        for change in ({}, {"Sankar": None}, {"Sankar": 9}):
+            put_totals(db, dict(change))
+            names: dict[str, Any] = {"boto3": boto3}
+            exec(compile(read, "views.md", "exec"), names)  # noqa: S102
+            totals.append(names["total"])
+        assert totals == [500, None, 9]
 
 
 # -- versions --------------------------------------------------------------------------------------

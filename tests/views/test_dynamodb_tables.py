@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from holdfast.backends.dynamodb_client import Client
-from holdfast.errors import Unavailable
+from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.types import parse_schema
 from holdfast.views import ViewSchema, ViewSpec, dynamodb, open_view
 from holdfast.views.view import Standing
@@ -189,3 +189,14 @@ def test_a_table_of_encoded_keys_that_was_noted_and_not_made_is_made_by_who_read
     assert "totals_encoded" in tables.tables
     shown = Standing(1, True, "one")
     assert view.note(view.standing(), shown) == view.standing() == shown
+
+
+def test_notes_of_somebody_else_are_left_alone(tables: Tables) -> None:
+    theirs = {
+        "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
+        "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
+    }
+    tables.tables["holdfast_views"] = theirs
+    with pytest.raises(InvalidArgument, match=r"its primary key is 'id'\. Nothing was touched"):
+        open_view(SPEC).prepare("me", "here")
+    assert tables.tables == {"holdfast_views": theirs}

@@ -105,7 +105,7 @@ class _CassandraRows(Rows):
     @property
     def client(self) -> Client:
         """The client in this process."""
-        return client_of(self._netloc, self._options)
+        return client_of(self._netloc, self._options, self)
 
     # Tables
 

@@ -2,7 +2,8 @@
 
 Sessions belong to a process, for a fork must not share the connections of its parent, and are
 shared by all who give the same options. They prepare a statement once, send it to a node that has
-the rows, and never repeat a request by themselves.
+the rows, and never repeat a request by themselves. One that nobody uses any more is closed after a
+minute or two, so that tasks that follow each other share one; the driver closes all at exit.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import logging
 import os
 import ssl
 import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from cassandra import (
     AuthenticationFailed,
@@ -52,6 +56,8 @@ _PORT = 9042
 _TOO_MANY_TOMBSTONES = 1
 """Why a node failed to read, in Cassandra's protocol."""
 _CONNECT_S, _REQUEST_S, _RECONNECT_S = 10.0, 30.0, 0.5
+_IDLE_S = 60.0
+"""How long a session without users is kept, at least."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,10 @@ class Client:
         self.session = session
         self.known: set[tuple[str, ...]] = set()
         """What a user of the session found out once and for all."""
+        self.users: WeakSet[object] = WeakSet()
+        """Who asked for the session and is still there."""
+        self.is_idle = False
+        """Whether it was without users when that was last looked at."""
         self._prepared: dict[tuple[str, bool, str], Any] = {}
 
     @property
@@ -139,37 +149,66 @@ class Client:
 
 _lock = threading.Lock()
 _clients: dict[tuple[int, str, Options], Client] = {}
+_closer: threading.Thread | None = None
+"""Closes sessions; there is one while there are sessions."""
 
 
-def _renew_lock() -> None:
-    """A fork may come while another thread of its parent is connecting."""
-    global _lock
-    _lock = threading.Lock()
+def _renew() -> None:
+    """A fork may come while another thread of its parent is connecting, and has no other thread."""
+    global _lock, _closer
+    _lock, _closer = threading.Lock(), None
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+os.register_at_fork(after_in_child=_renew)
 
 
-def client_of(netloc: str, options: Options) -> Client:
-    """This process's client for the hosts in `netloc`."""
+def client_of(netloc: str, options: Options, user: object) -> Client:
+    """This process's client for the hosts in `netloc`, which is open as long as `user` lives."""
+    global _closer
     place = (os.getpid(), netloc, options)
     with _lock:
         if place not in _clients:
             _clients[place] = _connected(netloc, options)
-        return _clients[place]
+        if _closer is None:
+            _closer = threading.Thread(target=_close_in_time, name="holdfast-idle", daemon=True)
+            _closer.start()
+        client = _clients[place]
+        client.users.add(user)
+        client.is_idle = False
+        return client
+
+
+def _close_in_time() -> None:
+    global _closer
+    while True:
+        time.sleep(_IDLE_S)
+        close_idle()
+        with _lock:
+            if not _own():
+                _closer = None
+                return
+
+
+def close_idle() -> None:
+    """Close the sessions that have no users, and had none when this was last called."""
+    with _lock:
+        unused = {place: client for place, client in _own().items() if not client.users}
+        closed = [_clients.pop(place) for place, client in unused.items() if client.is_idle]
+        for client in unused.values():
+            client.is_idle = True
+    for client in closed:
+        with suppress(*ERRORS):
+            client.session.cluster.shutdown()
+
+
+def _own() -> dict[tuple[int, str, Options], Client]:
+    """The clients of this process. Those of the process it was forked from are left alone."""
+    return {place: client for place, client in _clients.items() if place[0] == os.getpid()}
 
 
 def _connected(netloc: str, options: Options) -> Client:
     hosts, port = _hosts(netloc)
     _quieten()
-    level, serial = CONSISTENCIES[options.consistency.lower()]
-    profile = ExecutionProfile(
-        load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(options.local_dc or "")),
-        retry_policy=FallthroughRetryPolicy(),
-        consistency_level=level,
-        serial_consistency_level=serial,
-        request_timeout=_REQUEST_S,
-    )
     users = None
     if options.username is not None:
         users = PlainTextAuthProvider(options.username, options.password or "")
@@ -178,16 +217,42 @@ def _connected(netloc: str, options: Options) -> Client:
         port=port,
         auth_provider=users,
         ssl_context=_tls(options),
-        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile_of(options)},
         reconnection_policy=ConstantReconnectionPolicy(_RECONNECT_S, max_attempts=None),
         connect_timeout=_CONNECT_S,
         control_connection_timeout=_CONNECT_S,
     )
     try:
         return Client(cluster.connect())
+    except NoHostAvailable:
+        cluster.shutdown()
+        _check_data_centre(netloc, options, cluster)
+        raise
     except BaseException:
         cluster.shutdown()
         raise
+
+
+def _check_data_centre(netloc: str, options: Options, cluster: Cluster) -> None:
+    """Refuse a data centre that none of the nodes is in, as far as one of them has told."""
+    found = {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
+    if options.local_dc and found and options.local_dc not in found:
+        raise InvalidArgument(
+            f"Cassandra at {netloc} has no data centre {options.local_dc!r}; it has "
+            f"{', '.join(sorted(found))}. Set the option local_dc to the one that is near."
+        )
+
+
+def profile_of(options: Options) -> ExecutionProfile:
+    """How requests are sent: to a node that has the rows, once, at the consistency asked for."""
+    level, serial = CONSISTENCIES[options.consistency.lower()]
+    return ExecutionProfile(
+        load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(options.local_dc or "")),
+        retry_policy=FallthroughRetryPolicy(),
+        consistency_level=level,
+        serial_consistency_level=serial,
+        request_timeout=_REQUEST_S,
+    )
 
 
 def _hosts(netloc: str) -> tuple[list[str], int]:

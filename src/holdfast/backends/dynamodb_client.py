@@ -46,8 +46,6 @@ _BUSY = frozenset({
 BUSY_REASONS = frozenset({
     "ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict",
 })  # fmt: skip
-RESERVED = "holdfast_"
-"""What Holdfast's own tables begin with."""
 _TABLE = re.compile(r"[A-Za-z0-9_.\-]{3,240}")
 CONDITION_FAILED = "ConditionalCheckFailedException"
 MISSING = "ResourceNotFoundException"
@@ -78,10 +76,10 @@ class Place:
             raise InvalidArgument(
                 "A place in DynamoDB is dynamodb://region/name, without keys: those are options."
             )
-        if not _TABLE.fullmatch(name) or name.startswith(RESERVED):
+        if not _TABLE.fullmatch(name):
             raise InvalidArgument(
                 f"{name!r} cannot be the name of a table here: take 3 to 240 letters, digits, '_', "
-                f"'-' or '.', and do not begin with {RESERVED!r}, which is Holdfast's own."
+                "'-' or '.'."
             )
         return cls(parts.netloc, name)
 

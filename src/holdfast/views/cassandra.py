@@ -21,6 +21,8 @@ from holdfast.views.mapping import applied
 from holdfast.views.owning import (
     NOTES,
     Note,
+    check_name,
+    check_notes,
     columns_text,
     noted_begun,
     noted_standing,
@@ -56,6 +58,7 @@ class CassandraView(TableView):
                 f"{self.name!r} cannot be the name of a table in Cassandra: take letters, digits "
                 "and '_', at most 39."
             )
+        check_name(self.name)
         self._has_notes = False
         keys = spec.schema.keys
         self.is_by_columns = all(fits_in_columns(f.type, booleans=True) for f in keys)
@@ -65,6 +68,8 @@ class CassandraView(TableView):
     def prepare(self, owner: str, root: str) -> Standing:
         self._check_keyspace()
         found = self._found(NOTES) or {}
+        key = {name: what for name, what in found.items() if not what.endswith("regular")}
+        check_notes(key, {"name": "text partition_key"}, self.spec.location)
         self._has_notes = bool(found)
         for name in _NOTED:
             if found and name not in found:

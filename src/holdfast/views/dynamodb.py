@@ -39,7 +39,15 @@ from holdfast.views.attributes import (
 from holdfast.views.cells import plain_cells
 from holdfast.views.keys import fits_in_columns, key_texts
 from holdfast.views.mapping import is_leaf
-from holdfast.views.owning import NOTES, Note, noted_begun, noted_standing, noted_through
+from holdfast.views.owning import (
+    NOTES,
+    Note,
+    check_name,
+    check_notes,
+    noted_begun,
+    noted_standing,
+    noted_through,
+)
 from holdfast.views.tables import TableView
 from holdfast.views.view import (
     DELETED,
@@ -54,6 +62,7 @@ from holdfast.views.view import (
 Item = dict[str, Attribute]
 MARK_DAYS = 7
 """How long a row that is gone stays marked."""
+_NOTES_KEY = {"name": "S HASH"}
 _MOST_KEY_COLUMNS = 2
 _UNSETTLED = ("CREATING", "DELETING")
 _SETTLED_S, _SETTLED_CHECKS = 1.0, 300
@@ -74,6 +83,7 @@ class DynamoDbView(TableView):
         self.spec = spec
         place = Place.of(spec.location)
         self.name = place.name
+        check_name(self.name)
         self._client = Client(
             spec.location, place, DynamoDbOptions.of(spec.options), spec.retry_timeout_ms
         )
@@ -84,9 +94,13 @@ class DynamoDbView(TableView):
 
     # -- making it -----------------------------------------------------------------------------
 
+    def prepare(self, owner: str, root: str) -> Standing:
+        check_notes(self._found(NOTES), _NOTES_KEY, self.spec.location)
+        return super().prepare(owner, root)
+
     def _make_notes(self) -> None:
         if self._found(NOTES) is None:
-            self._create_table(NOTES, {"name": "S HASH"})
+            self._create_table(NOTES, _NOTES_KEY)
 
     def _claim(self, before: Note | None, note: Note) -> bool:
         item = {

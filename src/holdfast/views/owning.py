@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.errors import InvalidArgument
@@ -11,6 +12,8 @@ from holdfast.views.view import Begun, Standing, ViewSchema
 
 NOTES = "holdfast_views"
 """The table that notes the views of a keyspace, or of a region."""
+RESERVED = "holdfast_"
+"""What Holdfast's own tables begin with."""
 FORMAT = 1
 _BEFORE_FIRST = -1
 """What is noted before the view shows any version."""
@@ -61,6 +64,26 @@ def columns_text(schema: ViewSchema) -> str:
     """The columns of a view as they are noted."""
     noted = {"format": FORMAT, "keys": schema.keys.json(), "values": schema.values.json()}
     return json.dumps(noted, sort_keys=True)
+
+
+def check_name(name: str) -> None:
+    """Refuse a view's table that would be called as Holdfast's own are."""
+    if name.startswith(RESERVED):
+        raise InvalidArgument(
+            f"{name!r} cannot be the table of a view: names that begin with {RESERVED!r} are those "
+            "of Holdfast's own tables. Choose another."
+        )
+
+
+def check_notes(key: Mapping[str, str] | None, wanted: Mapping[str, str], location: str) -> None:
+    """Refuse a table of somebody else's where the notes go; `key` is its primary key, if any."""
+    if key and key != wanted:
+        raise InvalidArgument(
+            f"The view {location} cannot be noted: the table {NOTES!r} there is not Holdfast's, "
+            f"its primary key is {', '.join(map(repr, key))}. Nothing was touched. Move that table "
+            "away, or put the view elsewhere.",
+            condition="STATE_STORE_NOT_A_VIEW",
+        )
 
 
 def check_note(

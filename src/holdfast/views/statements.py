@@ -50,7 +50,7 @@ class Statements:
 
     @property
     def _client(self) -> Client:
-        return client_of(self.address.netloc, self._options)
+        return client_of(self.address.netloc, self._options, self)
 
     def run(self, what: str, cql: str, *args: object, serial: bool = False) -> list[Any]:
         """The rows of a statement. Requires: twice is as good as once, or the caller looks."""

@@ -50,7 +50,7 @@ def _same(cells: Cells) -> Cells:
 
 
 _ONE = Kept(1, 1, _same)
-_DECIMAL_SUM = Kept(2, 1, _none_if_empty)
+_DECIMAL_SUM = Kept(2, 2, _none_if_empty, lambda cells: cells[:1])
 _AVERAGE = Kept(2, 2, _average, _average)
 _MOMENTS = Kept(3, 3, _moments, _moments)
 _PAIR = Kept(2, 2, _same)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from native import SCHEMA, collect, normal, run, write_batch, write_batches
+from native import SCHEMA, normal, run, write_batches
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -319,38 +317,6 @@ def test_an_overflow_fails_the_batch_and_commits_nothing(
         query.awaitTermination()
     with holdfast.open(tmp_path / "cp" / "holdfast") as db:
         assert db.version == 1
-
-
-def test_an_average_that_overflowed_stays_null_as_sparks_does(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    big, schema = Decimal("9" * 38), "id string, d decimal(38,0)"
-    batches = [
-        [("a", big), ("b", big), ("b", big), ("c", None)],
-        [("a", big), ("b", 1), ("c", None)],
-        [("a", 1), ("b", 1), ("c", 4)],
-    ]
-    for number, rows in enumerate(batches):
-        cells = {"id": [key for key, _ in rows], "d": [cell for _, cell in rows]}
-        kinds = pa.schema([("id", pa.string()), ("d", pa.decimal128(38, 0))])
-        (tmp_path / "in").mkdir(exist_ok=True)
-        write_batch(tmp_path / "in", number, pa.table(cells, schema=kinds))
-
-    def averages(frame: Any) -> Any:
-        return frame.groupBy("id").agg(F.avg("d").alias("m"))
-
-    before = spark.conf.get("spark.sql.ansi.enabled")
-    spark.conf.set("spark.sql.ansi.enabled", "false")
-    try:
-        native, ours = (
-            collect(spark, tmp_path / "in", tmp_path / name, averages, "complete",
-                    native=name == "a", schema=schema)
-            for name in ("a", "b")
-        )  # fmt: skip
-    finally:
-        spark.conf.set("spark.sql.ansi.enabled", before)
-    assert [sorted(rows) for rows in ours] == [sorted(rows) for rows in native]
-    assert [dict(rows)["c"] for rows in native] == [None, None, 4]
 
 
 def _rates(spark: SparkSession) -> DataFrame:

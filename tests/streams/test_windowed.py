@@ -237,7 +237,7 @@ def test_decimals_get_sparks_types() -> None:
     (row,) = driver.push([(Decimal("1.00"),), (Decimal("1.00"),), (Decimal("0.00"),)])
     assert row == Row(total=Decimal("2.00"), mean=Decimal("0.666667"))
     assert holdfast.read(driver.location).value_schema.ddl() == (
-        "total decimal(15,2), mean_sum decimal(15,2), mean_count long"
+        "total decimal(15,2), total_seen boolean, mean_sum decimal(15,2), mean_count long"
     )
 
 

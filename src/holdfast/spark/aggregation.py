@@ -39,7 +39,7 @@ from holdfast.streams.sessions import SessionTask
 from holdfast.streams.sliding import SlidingTask
 from holdfast.streams.task import Task
 from holdfast.streams.watermark import Watermarks
-from holdfast.types import parse_schema
+from holdfast.types import Schema, parse_schema
 
 _GLOBAL = "all_rows"
 
@@ -163,6 +163,12 @@ class Aggregation(Operator):
     def empty_values(self, before: DataFrame) -> pa.Table:
         columns = [column.alias(name) for p in self._partials for name, column in p.columns]
         return before.limit(0).agg(*columns).toArrow()
+
+    def takes_over(self, stored: Schema, wanted: Schema, *, may_add: bool) -> bool:
+        later = {name for partial in self._partials for name in partial.later}
+        lacking = set(wanted.names) - set(stored.names)
+        is_earlier = bool(lacking) and lacking <= later
+        return super().takes_over(stored, wanted, may_add=may_add or is_earlier)
 
     def rows_schema(self, frame: DataFrame) -> StructType:
         return nullable([field for field in frame.schema.fields if field.name not in (ROWS, HASH)])

@@ -152,11 +152,42 @@ ALIKE: dict[str, tuple[Pipeline, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ALIKE)
-def test_names_that_are_alike_give_what_spark_gives(
+def _of_keys(frame: Any) -> Any:
+    return frame.groupBy("id", (F.col("v") % 3).alias("k")).agg(
+        F.col("id"), F.upper("id"), F.lit(1), F.sum("v").alias("s"),
+        (F.sum("v") + F.col("k")).alias("sk"), (F.col("s") * 2).alias("t"),
+        (F.col("t") + F.col("s")).alias("u"),
+    )  # fmt: skip
+
+
+INSIDE: dict[str, tuple[Pipeline, str]] = {
+    "keys, constants and other results": (_of_keys, "update"),
+    "bounds of sliding windows": (
+        lambda f: f.groupBy(F.window("ts", "9 minutes", "3 minutes").alias("w"), "id")
+        .agg(F.sum("v"), F.col("w.start").alias("s")),
+        "update",
+    ),
+    "bounds of sliding windows, aggregated": (
+        lambda f: f.groupBy(F.window("ts", "9 minutes", "3 minutes"), "id")
+        .agg(F.sum("v"), F.col("window").start.alias("s"), F.max("window.end").alias("m")),
+        "update",
+    ),
+    "bounds of sessions": (
+        lambda f: f.withWatermark("ts", "1 minute")
+        .groupBy(F.session_window("ts", "5 minutes").alias("z"), "id")
+        .agg(F.sum("v"), F.col("z").end.alias("e")),
+        "append",
+    ),
+    "a constant of all rows": (lambda f: f.agg(F.lit(1)), "update"),
+    "a sum and a constant of all rows": (lambda f: f.agg(F.sum("v"), F.lit(1)), "complete"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*ALIKE, *INSIDE])
+def test_names_that_are_alike_and_keys_inside_agg_give_what_spark_gives(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    pipeline, mode = ALIKE[name]
+    pipeline, mode = {**ALIKE, **INSIDE}[name]
     write_batches(tmp_path / "in", seed=6, batches=2)
     native = run(spark, tmp_path / "in", tmp_path / "a", pipeline, mode, native=True)
     ours = run(spark, tmp_path / "in", tmp_path / "b", pipeline, mode, native=False)
@@ -337,6 +368,8 @@ def test_what_cannot_work_is_refused_by_name(spark: SparkSession, tmp_path: Path
         stateful(rates).agg(F.try_sum("value"))
     with pytest.raises(holdfast.InvalidArgument, match=r"^try_avg\(value\) .* use avg\(value\)"):
         stateful(rates).agg(F.try_avg("value"))
+    with pytest.raises(holdfast.InvalidArgument, match=r"Generate does more.* a select after it"):
+        stateful(rates).agg(F.explode(F.collect_list("value")))
     with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
         stateful(rates).groupBy("nope").count()
 

@@ -12,14 +12,15 @@ from holdfast.engine.chain import StoreShape
 from holdfast.engine.hashing import spark_sql_hash
 from holdfast.engine.segment import HASH
 from holdfast.ids import DEFAULT_STORE_NAME
+from holdfast.spark import jvm
 from holdfast.spark.operators import (
     DELAY,
+    FreeNames,
     Operator,
     Shown,
     TaskSettings,
     described,
     event_time_ordinal,
-    free,
     is_window,
     keys_of,
     nullable,
@@ -44,12 +45,13 @@ class Deduplication(Operator):
         by_name = {field.name: field for field in self._fields}
         fields = [by_name[name] for name in names]
         parse_schema(StructType(fields)).check_key()
-        taken = set(before.columns)
-        self._keys = keys_of(fields, taken)
+        case_sensitive = jvm.is_case_sensitive(before.sparkSession)
+        free = FreeNames(before.columns, case_sensitive=case_sensitive)
+        self._keys = keys_of(fields, free)
         self._key_names = [part for key in self._keys for part in key.parts]
         timed = [field for field in self._fields if DELAY in (field.metadata or {})]
         self._timed = timed[0] if timed else None
-        self._time = free("event_time", taken)
+        self._time = free.give("event_time")
         if not within_watermark:
             self.key_index = event_time_ordinal(self._keys)
 

@@ -6,9 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-
 Cells = list[Any]
 
 
@@ -50,7 +47,7 @@ def _same(cells: Cells) -> Cells:
 
 
 _ONE = Kept(1, 1, _same)
-_DECIMAL_SUM = Kept(2, 1, _none_if_empty)
+_DECIMAL_SUM = Kept(2, 2, _none_if_empty, lambda cells: cells[:1])
 _AVERAGE = Kept(2, 2, _average, _average)
 _MOMENTS = Kept(3, 3, _moments, _moments)
 _PAIR = Kept(2, 2, _same)
@@ -61,9 +58,8 @@ _SKETCH = Kept(52, 2, None)
 
 @dataclass(frozen=True)
 class Function:
-    """An aggregate of the suite."""
+    """An aggregate of the suite, whose text in SQL is its name."""
 
-    column: Callable[[], Column]
     kept: tuple[Kept, ...]
     by_arrival: bool = False
     """Whether it depends on the order in which rows come."""
@@ -73,7 +69,7 @@ class Function:
 
 
 def _sql(text: str, *kept: Kept, **more: Any) -> tuple[str, Function]:
-    return text, Function(lambda: F.expr(text), kept, **more)
+    return text, Function(kept, **more)
 
 
 AGGREGATES: dict[str, Function] = dict([

@@ -15,9 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 from aggregates import AGGREGATES
+from naming import NAMINGS, called, column, expression, renamed, result_name
 from native import write_batch
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+
+from holdfast.spark.operators import quoted
 
 _START_S = 1_700_000_000
 _BATCH_S = 300
@@ -29,7 +32,8 @@ class Case:
 
     `late_s` is how late rows may be, `nulls` the share of null cells, `sizes` the rows of each
     batch, `starts` how many batches each start of the query finds. `label` says where the case
-    comes from.
+    comes from. `names` is how columns are called; without `ansi` the input has numbers whose sums
+    overflow.
     """
 
     label: str
@@ -43,6 +47,8 @@ class Case:
     aggregates: tuple[str, ...]
     sizes: tuple[int, ...]
     starts: tuple[int, ...]
+    names: str = "plain"
+    ansi: bool = True
 
     @property
     def restarts(self) -> str:
@@ -53,7 +59,8 @@ class Case:
     @property
     def schema(self) -> str:
         """The schema of the input, as DDL."""
-        return f"k {KEYS[self.key].ddl}, {_VALUES}"
+        values = _VALUES if self.ansi else _VALUES.replace("decimal(12,2)", "decimal(38,2)")
+        return f"k {KEYS[self.key].ddl}, {values}"
 
     def json(self) -> dict[str, Any]:
         """The case as a recording keeps it."""
@@ -168,7 +175,23 @@ def tables(case: Case) -> Iterator[pa.Table]:
         # Within a batch the order values are in no order.
         columns["u"] = pa.array(rnd.sample(columns["u"].to_pylist(), size), pa.int64())
         unique += size
-        yield pa.table(columns)
+        yield pa.table(columns if case.ansi else _with_overflows(columns, random.Random(unique)))
+
+
+def _with_overflows(columns: dict[str, pa.Array], rnd: random.Random) -> dict[str, pa.Array]:
+    """Columns of which some numbers are so large that no two of them can be added.
+
+    They are above zero: otherwise it would depend on the order of rows whether a sum overflows.
+    """
+
+    def enlarged(name: str, large: Any, kind: pa.DataType) -> pa.Array:
+        cells = columns[name].to_pylist()
+        return pa.array(
+            [large if cell is not None and rnd.random() < 0.3 else cell for cell in cells], kind
+        )
+
+    decimals = enlarged("d", Decimal(9 * 10**35), pa.decimal128(38, 2))
+    return {**columns, "n": enlarged("n", 2**62, pa.int64()), "d": decimals}
 
 
 def moment(seconds: int, micros: int) -> datetime:
@@ -198,33 +221,41 @@ class Pipeline:
 
 def pipeline(case: Case) -> Callable[[Any], Any]:
     """The query of a case, for a DataFrame and for what `stateful` makes of one."""
-    return lambda frame: PIPELINES[case.kind].build(_watermarked(frame, case), case)
+    build = PIPELINES[case.kind].build
+    return lambda frame: build(_watermarked(renamed(frame, case.names), case), case)
 
 
 def _watermarked(frame: Any, case: Case) -> Any:
-    return frame if case.delay is None else frame.withWatermark("ts", case.delay)
+    time = quoted(called(case.names, "ts"))
+    return frame if case.delay is None else frame.withWatermark(time, case.delay)
 
 
-def _by(*groupings: Callable[[Case], Column]) -> Callable[[Any, Case], Any]:
+def _by(*groupings: Callable[[Any, Case], Column]) -> Callable[[Any, Case], Any]:
     """Groups by columns with the case's aggregates."""
 
     def build(frame: Any, case: Case) -> Any:
-        columns = [AGGREGATES[name].column().alias(name) for name in case.aggregates]
-        return frame.groupBy(*[make(case) for make in groupings]).agg(*columns)
+        results = [
+            expression(case.names, sql).alias(result_name(case.names, sql, case.seed + number))
+            for number, sql in enumerate(case.aggregates)
+        ]
+        return frame.groupBy(*[make(frame, case) for make in groupings]).agg(*results)
 
     return build
 
 
-def _key(case: Case) -> Column:
-    return F.col("k")
+def _plain(plain: str) -> Callable[[Any, Case], Column]:
+    return lambda frame, case: column(frame, case.names, plain)
 
 
-def _expression(case: Case) -> Column:
-    return F.expr(KEYS[case.key].expression).alias("e")
+_key, _event_time = _plain("k"), _plain("ts")
 
 
-def _window(*lengths: str) -> Callable[[Case], Column]:
-    return lambda case: F.window("ts", *lengths)
+def _expression(frame: Any, case: Case) -> Column:
+    return expression(case.names, KEYS[case.key].expression).alias("e")
+
+
+def _window(*lengths: str) -> Callable[[Any, Case], Column]:
+    return lambda frame, case: F.window(_event_time(frame, case), *lengths)
 
 
 _GAP_BY_ROW = (
@@ -232,47 +263,55 @@ _GAP_BY_ROW = (
 )
 
 
-def _session(case: Case) -> Column:
-    return F.session_window("ts", "40 seconds")
+def _session(frame: Any, case: Case) -> Column:
+    return F.session_window(_event_time(frame, case), "40 seconds")
 
 
-def _session_by_row(case: Case) -> Column:
-    return F.session_window("ts", F.expr(_GAP_BY_ROW))
+def _session_by_row(frame: Any, case: Case) -> Column:
+    gap = expression(case.names, _GAP_BY_ROW)
+    return F.session_window(_event_time(frame, case), gap)
 
 
-def _event_time(case: Case) -> Column:
-    return F.col("ts")
-
-
-def _few(frame: Any) -> Any:
+def _few(frame: Any, case: Case) -> Any:
     """With few values of n, so that rows repeat."""
-    return frame.withColumn("n", F.col("n") % 4)
+    return frame.withColumn(called(case.names, "n"), column(frame, case.names, "n") % 4)
+
+
+def _names(case: Case, *plain: str) -> list[str]:
+    return [called(case.names, each) for each in plain]
+
+
+def _columns(frame: Any, case: Case, *plain: str) -> list[Column]:
+    return [column(frame, case.names, each) for each in plain]
 
 
 def _distinct(frame: Any, case: Case) -> Any:
-    kept = _few(frame).dropDuplicates(["k", "n"])
+    kept = _few(frame, case).dropDuplicates(_names(case, "k", "n"))
     # Spark prunes an event time nothing uses after this, and drops no late rows then.
-    return kept.select("k", "n", F.col("ts").isNull().alias("t"))
+    return kept.select(*_columns(kept, case, "k", "n"), _event_time(kept, case).isNull().alias("t"))
 
 
 def _distinct_times(frame: Any, case: Case) -> Any:
-    return frame.dropDuplicates(["k", "ts"]).select("k", "ts")
+    kept = frame.dropDuplicates(_names(case, "k", "ts"))
+    return kept.select(*_columns(kept, case, "k", "ts"))
 
 
 def _within_watermark(frame: Any, case: Case) -> Any:
-    return _few(frame).dropDuplicatesWithinWatermark(["k", "n"]).select("k", "n", "ts", "u")
+    kept = _few(frame, case).dropDuplicatesWithinWatermark(_names(case, "k", "n"))
+    return kept.select(*_columns(kept, case, "k", "n", "ts", "u"))
 
 
 def _distinct_then_window(frame: Any, case: Case) -> Any:
-    kept = _few(frame).dropDuplicates(["k", "n", "ts"])
-    return kept.groupBy("k", F.window("ts", "3 minutes")).agg(
-        F.count("*").alias("c"), F.sum("n").alias("s")
+    kept = _few(frame, case).dropDuplicates(_names(case, "k", "n", "ts"))
+    windows = F.window(_event_time(kept, case), "3 minutes")
+    return kept.groupBy(_key(kept, case), windows).agg(
+        F.count("*").alias("c"), expression(case.names, "sum(n)").alias("s")
     )
 
 
 def _window_then_window(frame: Any, case: Case) -> Any:
-    narrow = frame.groupBy("k", F.window("ts", "1 minute")).agg(
-        F.sum("n").alias("s"), F.max("x").alias("m")
+    narrow = frame.groupBy(_key(frame, case), F.window(_event_time(frame, case), "1 minute")).agg(
+        expression(case.names, "sum(n)").alias("s"), expression(case.names, "max(x)").alias("m")
     )
     return narrow.groupBy(F.window("window", "4 minutes")).agg(
         F.sum("s").alias("s"), F.max("m").alias("m"), F.count("*").alias("c")
@@ -319,6 +358,9 @@ def plan(seed: int, count: int) -> list[Case]:
         cell: [deck(rnd, _delays(*cell)), *(deck(rnd, s) for s in (LATE_S, NULLS, RESTARTS))]
         for cell in CELLS
     }
+    # Drawn apart: the same seed gave the same cases before there were these.
+    more = random.Random(f"{seed} names")
+    named = {cell: (deck(more, NAMINGS), deck(more, (True, False))) for cell in CELLS}
     cases = []
     for number, cell in zip(range(count), deck(rnd, CELLS), strict=False):
         delay, late_s, nulls, restarts = (next(deck) for deck in decks[cell])
@@ -337,6 +379,8 @@ def plan(seed: int, count: int) -> list[Case]:
                 aggregates=_drawn(rnd, functions, kind),
                 sizes=tuple(rnd.randrange(1, 14) for _ in range(batches)),
                 starts=split_starts(rnd, restarts, batches),
+                names=next(named[cell][0]),
+                ansi=next(named[cell][1]),
             )
         )
     return cases
@@ -379,6 +423,7 @@ def coverage(cases: list[Case]) -> str:
     """How many cases each cell has, as a Markdown table, and each type and function, as lines."""
     titles = ["cases", "no watermark", *DELAYS, *(f"late {late} s" for late in LATE_S)]
     titles += [f"nulls {share:.0%}" for share in NULLS] + [f"restart {r}" for r in RESTARTS]
+    titles += [f"names {naming}" for naming in NAMINGS] + ["without ANSI"]
     lines = [f"| kind, mode | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
     for kind, mode in CELLS:
         own = [case for case in cases if (case.kind, case.mode) == (kind, mode)]
@@ -388,6 +433,8 @@ def coverage(cases: list[Case]) -> str:
             *(sum(case.late_s == late for case in own) for late in LATE_S),
             *(sum(case.nulls == share for case in own) for share in NULLS),
             *(sum(case.restarts == restarts for case in own) for restarts in RESTARTS),
+            *(sum(case.names == naming for case in own) for naming in NAMINGS),
+            sum(not case.ansi for case in own),
         ]
         lines.append(f"| {kind}, {mode} | {' | '.join(map(str, counts))} |")
     for title, found in (
@@ -403,13 +450,14 @@ def thin_cells(cases: list[Case], least: int = 3) -> list[str]:
     """What has fewer than `least` cases: a kind and mode with a setting, a type, a function."""
     counts: Counter[tuple[Any, ...]] = Counter()
     for cell in CELLS:
-        for number, values in enumerate((_delays(*cell), LATE_S, NULLS, RESTARTS)):
+        settings = (_delays(*cell), LATE_S, NULLS, RESTARTS, NAMINGS, (True, False))
+        for number, values in enumerate(settings):
             counts.update({(cell, number, value): 0 for value in values})
     counts.update({("key", name): 0 for name in KEYS})
     counts.update({("function", name): 0 for name in AGGREGATES})
     for case in cases:
-        settings = (case.delay, case.late_s, case.nulls, case.restarts)
-        for number, value in enumerate(settings):
+        drawn = (case.delay, case.late_s, case.nulls, case.restarts, case.names, case.ansi)
+        for number, value in enumerate(drawn):
             counts[(case.kind, case.mode), number, value] += 1
         counts["key", case.key] += 1
         counts.update(("function", name) for name in case.aggregates)

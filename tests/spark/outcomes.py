@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 from aggregates import AGGREGATES, Kept
 from differential import PIPELINES, Case, pipeline, write_input
+from naming import called
 from native import collect
 from pyspark.sql import Row, SparkSession
 
@@ -33,10 +36,11 @@ def run_case(spark: SparkSession, case: Case, folder: Path, *, native: bool) -> 
         for path in waiting[:count]:
             path.rename(found / path.name)
         waiting = waiting[count:]
-        outputs = collect(
-            spark, found, folder / "cp", pipeline(case), case.mode, native=native,
-            schema=case.schema,
-        )  # fmt: skip
+        with _ansi(spark, case.ansi):
+            outputs = collect(
+                spark, found, folder / "cp", pipeline(case), case.mode, native=native,
+                schema=case.schema,
+            )  # fmt: skip
         stages = range(PIPELINES[case.kind].stages)
         read = _native_state if native else own_state
         outcome.append({
@@ -45,6 +49,16 @@ def run_case(spark: SparkSession, case: Case, folder: Path, *, native: bool) -> 
             "state": [in_order(read(spark, case, folder / "cp", stage)) for stage in stages],
         })  # fmt: skip
     return outcome
+
+
+@contextmanager
+def _ansi(spark: SparkSession, enabled: bool) -> Iterator[None]:
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", str(enabled).lower())
+    try:
+        yield
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", str(before))
 
 
 def _kept(case: Case) -> list[Kept]:
@@ -82,7 +96,7 @@ def _flat(row: Row) -> list[Any]:
 
 def _native_session(case: Case, value: Row) -> Cells:
     """Our order of what Spark keeps of a session: the key, the window's start and end, values."""
-    return [plain(value["k"]), *map(plain, value["session_window"]),
+    return [plain(value[called(case.names, "k")]), *map(plain, value["session_window"]),
             *_native_values(case, [plain(cell) for cell in value[2:]])]  # fmt: skip
 
 

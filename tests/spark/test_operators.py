@@ -78,7 +78,8 @@ CASES: dict[str, tuple[Pipeline, str]] = {
     ),
     "first rows by names as Spark reads them": (
         lambda f: f.select("id", F.col("v").alias("a.b")).dropDuplicates()
-        .dropDuplicates(["ID", "a.b", "id"]),
+        .select("id", "`a.b`", F.lit(1).alias("_hash"), F.col("id").alias("seen"))
+        .dropDuplicates(["ID", "a.b", "id", "seen"]),
         "append",
     ),
     "distinct rows in windows": (

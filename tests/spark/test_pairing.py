@@ -21,6 +21,7 @@ import holdfast
 from holdfast import stateful
 from holdfast.errors import InvalidArgument
 from holdfast.spark.locations import state_root
+from holdfast.spark.opening import partitions_of
 
 pytestmark = pytest.mark.spark
 Pipeline = Callable[[Any], Any]
@@ -140,6 +141,18 @@ def test_state_in_memory_is_refused_on_a_cluster(tmp_path: Path) -> None:
     session: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://host:7077"))
     with pytest.raises(holdfast.InvalidArgument, match=r"share a host.*hdfs://"):
         state_root(session, str(tmp_path), "memory://totals")
+
+
+def test_a_number_of_partitions_that_is_set_is_taken_be_it_sparks_default(
+    spark: SparkSession,
+) -> None:
+    session = spark.newSession()
+    assert partitions_of(session, None, "root") == 2, "what the session was built with"
+    session.conf.unset("spark.sql.shuffle.partitions")
+    assert session.conf.get("spark.sql.shuffle.partitions") == "200"
+    assert partitions_of(session, None, "root") == 2 * spark.sparkContext.defaultParallelism
+    session.conf.set("spark.sql.shuffle.partitions", "200")
+    assert partitions_of(session, None, "root") == 200
 
 
 def test_another_number_of_partitions_is_named_and_changes_nothing(

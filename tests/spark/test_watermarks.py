@@ -143,6 +143,42 @@ def test_late_rows_are_counted_as_rows(spark: SparkSession, tmp_path: Path, wind
     assert sum(p["numInputRows"] for p in query.recentProgress) == 6
 
 
+def _sliding(time: str = "ts") -> Any:
+    return F.window(F.expr(time), "10 minutes", "3 minutes")
+
+
+SLIDING: dict[str, Callable[[Any], Any]] = {
+    "lists": lambda f: f.groupBy("id", _sliding()).agg(F.collect_list("v")),
+    "hours": lambda f: f.groupBy(F.hour(_sliding().start), _sliding().alias("ts")).count(),
+}
+
+
+def test_a_row_of_many_windows_is_counted_once_whatever_is_made_of_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_batches(tmp_path / "in", seed=5, batches=3, spread_s=3000)
+
+    def counts(name: str, build: Callable[[Any], Any]) -> list[tuple[int, int]]:
+        frame = stateful(_source(spark, tmp_path / "in")).withWatermark("ts", "1 minute")
+        writer = build(frame).writeStream.outputMode("update").format("noop")
+        writer = writer.option("checkpointLocation", str(tmp_path / name))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        told = [p for p in query.recentProgress if not p["isTick"]]
+        late = (p["stateOperators"][0]["numRowsDroppedByWatermark"] for p in told)
+        return list(zip((p["numInputRows"] for p in told), late, strict=True))
+
+    summed = counts("sums", lambda f: f.groupBy("id", _sliding()).agg(F.sum("v")))
+    assert sum(rows for rows, _ in summed) == spark.read.parquet(str(tmp_path / "in")).count()
+    assert 0 < sum(late for _, late in summed) < sum(rows for rows, _ in summed)
+    for name, build in SLIDING.items():
+        assert counts(name, build) == summed, name
+    # Times without a zone have no watermark, and nothing is late by them.
+    without_zone = _sliding("ts::timestamp_ntz")
+    never_late = counts("ntz", lambda f: f.groupBy("id", without_zone).agg(F.first("v")))
+    assert never_late == [(rows, 0) for rows, _ in summed]
+
+
 def _running(spark: SparkSession, tmp_path: Path, outputs: list[Rows]) -> Any:
     frame = stateful(_source(spark, tmp_path / "in")).withWatermark("ts", "1 minute")
     writer = _windows(frame).writeStream.outputMode("append").foreachBatch(_collector(outputs))

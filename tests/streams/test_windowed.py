@@ -144,6 +144,18 @@ def test_late_rows_are_dropped_and_counted_once_their_window_is_behind_the_water
     assert len(driver.state()) == 1
 
 
+@pytest.mark.parametrize("function", ["sum(v)", "collect_list(v)"])
+@pytest.mark.parametrize("keys", ["id", []])
+def test_a_row_is_late_once_when_it_is_for_all_its_windows(function: str, keys: Any) -> None:
+    window = ("ts", "2 minutes", "30 seconds")
+    driver = _driver(keys, window=window, aggs={"total": function}, watermark="0 seconds")
+    driver.push([_row("a", 1, 300)])
+    assert driver.push([_row("a", 1, 60), _row("b", 1, 179), _row("b", 1, 0)]) == []
+    assert driver.late_rows == 3
+    assert len(driver.push([_row("a", 1, 239)])) == 1, "one of its windows is not over"
+    assert driver.late_rows == 3
+
+
 def test_complete_mode_keeps_late_rows_and_all_windows() -> None:
     driver = _driver(watermark="0 seconds", mode="complete")
     driver.push([_row("a", 1, 600)])
@@ -237,7 +249,7 @@ def test_decimals_get_sparks_types() -> None:
     (row,) = driver.push([(Decimal("1.00"),), (Decimal("1.00"),), (Decimal("0.00"),)])
     assert row == Row(total=Decimal("2.00"), mean=Decimal("0.666667"))
     assert holdfast.read(driver.location).value_schema.ddl() == (
-        "total decimal(15,2), mean_sum decimal(15,2), mean_count long"
+        "total decimal(15,2), total_seen boolean, mean_sum decimal(15,2), mean_count long"
     )
 
 

@@ -24,7 +24,6 @@ from holdfast.spark.operators import (
     TaskSettings,
     described,
     event_time_ordinal,
-    free,
     is_window,
     keys_of,
     nullable,
@@ -39,7 +38,7 @@ from holdfast.streams.sessions import SessionTask
 from holdfast.streams.sliding import SlidingTask
 from holdfast.streams.task import Task
 from holdfast.streams.watermark import Watermarks
-from holdfast.types import parse_schema
+from holdfast.types import Schema, parse_schema
 
 _GLOBAL = "all_rows"
 
@@ -69,8 +68,10 @@ def _window_to_deal_out(
     timed = any(is_window(field) or DELAY in (field.metadata or {}) for field in others)
     if not others or timed or not is_window(fields[place]):
         return None
-    window = analysis.time_window(after, place)
-    return window if window is not None and window.shape.is_by_pane() else None
+    window = analysis.time_window(after)
+    if window is None or not window.shape.is_by_pane():
+        return None
+    return window if analysis.is_key_alone(after, place) else None
 
 
 class Aggregation(Operator):
@@ -88,7 +89,8 @@ class Aggregation(Operator):
         # The keys as a batch has them, each with a name of its own.
         own = [StructField(names.give(f.name), f.dataType, f.nullable, f.metadata) for f in fields]
         parse_schema(StructType(own)).check_key()
-        self._keys = keys_of(own, {*after.columns, *(field.name for field in own)})
+        taken = [*after.columns, *(field.name for field in own)]
+        self._keys = keys_of(own, FreeNames(taken, case_sensitive=case_sensitive))
         self._key_names = [part for key in self._stored_keys() for part in key.parts] or [_GLOBAL]
         taken = [ROWS, *self._key_names, *(field.name for field in own)]
         calls = _Calls(FreeNames(taken, case_sensitive=case_sensitive))
@@ -101,6 +103,7 @@ class Aggregation(Operator):
         self._finish = analyzed.finish(self._made_keys, self._made_results)
         self.merges: tuple[Merge, ...] = tuple(partial.merge for partial in self._partials)
         self.key_index = event_time_ordinal(self._stored_keys())
+        self._window = analysis.time_window(after)
 
     def _stored_keys(self) -> list[Key]:
         """The keys in the order the state has them in."""
@@ -125,7 +128,10 @@ class Aggregation(Operator):
         return self.key_index is not None and mode != "complete"
 
     def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
-        return self._routed(self._grouped(batch, self._named()), partitions)
+        rows = F.count(F.lit(1))
+        if self._window is not None and self._window.shape.slides:
+            rows = F.count_if(self._window.is_last_of(batch))
+        return self._routed(self._grouped(batch, self._named(), rows), partitions)
 
     def _named(self) -> tuple[Column, ...]:
         """What is grouped by, under the names the keys have in a batch."""
@@ -135,10 +141,10 @@ class Aggregation(Operator):
             for grouping, field, key in triples
         )
 
-    def _grouped(self, rows: DataFrame, groupings: tuple[Column, ...]) -> DataFrame:
-        """The partial aggregates of a batch, one row a key."""
+    def _grouped(self, batch: DataFrame, groupings: tuple[Column, ...], rows: Column) -> DataFrame:
+        """The partial aggregates of a batch, one row a key, and its `rows`, each counted once."""
         columns = [column.alias(name) for p in self._partials for name, column in p.columns]
-        return rows.groupBy(*groupings).agg(*columns, F.count(F.lit(1)).alias(ROWS))
+        return batch.groupBy(*groupings).agg(*columns, rows.alias(ROWS))
 
     def _routed(self, grouped: DataFrame, partitions: int) -> DataFrame:
         if self.is_global:
@@ -163,6 +169,12 @@ class Aggregation(Operator):
     def empty_values(self, before: DataFrame) -> pa.Table:
         columns = [column.alias(name) for p in self._partials for name, column in p.columns]
         return before.limit(0).agg(*columns).toArrow()
+
+    def takes_over(self, stored: Schema, wanted: Schema, *, may_add: bool) -> bool:
+        later = {name for partial in self._partials for name in partial.later}
+        lacking = set(wanted.names) - set(stored.names)
+        is_earlier = bool(lacking) and lacking <= later
+        return super().takes_over(stored, wanted, may_add=may_add or is_earlier)
 
     def rows_schema(self, frame: DataFrame) -> StructType:
         return nullable([field for field in frame.schema.fields if field.name not in (ROWS, HASH)])
@@ -234,7 +246,7 @@ class _ByWindowLast(Aggregation):
         """`_grouped` with another column in the place of the window."""
         groupings = list(self._named())
         groupings[self._place] = window.alias(self._keys[self._place].field.name)
-        return self._grouped(rows, tuple(groupings))
+        return self._grouped(rows, tuple(groupings), F.count(F.lit(1)))
 
 
 class SlidingAggregation(_ByWindowLast):
@@ -250,8 +262,7 @@ class SlidingAggregation(_ByWindowLast):
         window: analysis.TimeWindow,
     ) -> None:
         super().__init__(groupings, after, place)
-        self._time = window.time
-        self._sliding = window.shape
+        self._time, self._sliding = window.time, window.shape
 
     def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
         # Spark wants a start that is less than the slide.
@@ -321,7 +332,8 @@ class _Calls:
             self.definition[f"{AGGREGATE}{name}"] = call.sql
         else:
             # The next start may not find these columns to be another aggregate's.
-            label = free(f"{AGGREGATE}{name}", set(self.definition))
+            labels = FreeNames(self.definition, case_sensitive=True)
+            label = labels.give(f"{AGGREGATE}{name}")
             self.definition[label] = f"{call.sql} kept in {', '.join(given)}"
 
 
@@ -332,7 +344,7 @@ def _call_names(
     keys = [f"key_{i}" for i in range(num_keys)]
     placeholders = [f"call_{i}" for i in range(len(analyzed.calls))]
     columns = after.columns[num_keys:]
-    taken = set(after.columns)
+    free = FreeNames(after.columns, case_sensitive=True)
     names = []
     for i, placeholder in enumerate(placeholders):
         own = [
@@ -340,5 +352,5 @@ def _call_names(
             for column, finished in zip(columns, analyzed.finish(keys, placeholders), strict=True)
             if str(finished) == f"Column<'{placeholder} AS {column}'>"
         ]
-        names.append(own[0] if own else free(f"aggregate_{i}", taken))
+        names.append(own[0] if own else free.give(f"aggregate_{i}"))
     return names

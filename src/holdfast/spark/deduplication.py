@@ -14,17 +14,18 @@ from holdfast.engine.segment import HASH
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.spark.operators import (
     DELAY,
+    FreeNames,
     Operator,
     Shown,
     TaskSettings,
     described,
     event_time_ordinal,
-    free,
     is_window,
     keys_of,
     nullable,
     quoted,
 )
+from holdfast.spark.private import jvm
 from holdfast.streams.contract import EXPIRES_AT
 from holdfast.streams.deduplicating import SEEN, DeduplicationTask
 from holdfast.streams.task import Task
@@ -41,23 +42,31 @@ class Deduplication(Operator):
         self.title = "dedupeWithinWatermark" if within_watermark else "dedupe"
         self._fields: list[StructField] = before.schema.fields
         self._within_watermark = within_watermark
-        by_name = {field.name: field for field in self._fields}
+        self._names = names
+        self._value = EXPIRES_AT if within_watermark else SEEN
+        case_sensitive = jvm.is_case_sensitive(before.sparkSession)
+        free = FreeNames([self._value], case_sensitive=case_sensitive)
+        # The columns as a batch has them, each with a name that no column of the store has.
+        self._own = [
+            StructField(free.give(f.name), f.dataType, f.nullable, f.metadata) for f in self._fields
+        ]
+        by_name = dict(zip(before.columns, self._own, strict=True))
         fields = [by_name[name] for name in names]
         parse_schema(StructType(fields)).check_key()
-        taken = set(before.columns)
-        self._keys = keys_of(fields, taken)
+        self._keys = keys_of(fields, free)
         self._key_names = [part for key in self._keys for part in key.parts]
-        timed = [field for field in self._fields if DELAY in (field.metadata or {})]
-        self._timed = timed[0] if timed else None
-        self._time = free("event_time", taken)
+        timed = [name for name, field in by_name.items() if DELAY in (field.metadata or {})]
+        self._event_time = timed[0] if timed else None
+        self._timed = by_name[timed[0]] if timed else None
+        self._time = free.give("event_time")
         if not within_watermark:
             self.key_index = event_time_ordinal(self._keys)
 
     def definition(self) -> dict[str, str]:
         return {
             "operator": self.title,
-            "keys": ", ".join(key.field.name for key in self._keys),
-            "event time": "none" if self._timed is None else self._timed.name,
+            "keys": ", ".join(self._names),
+            "event time": self._event_time or "none",
         }
 
     def ticks(self, mode: str) -> bool:
@@ -66,7 +75,9 @@ class Deduplication(Operator):
     def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
         routing = [quoted(key.field.name) for key in self._keys]
         windows = [column for key in self._keys if key.is_window for column in key.columns()]
-        columns = [F.col(quoted(field.name)) for field in self._fields]
+        pairs = zip(self._fields, self._own, strict=True)
+        batch = batch.select(*[F.col(quoted(f.name)).alias(own.name) for f, own in pairs])
+        columns = [F.col(quoted(own.name)) for own in self._own]
         if self._timed is not None:
             time = F.col(quoted(self._timed.name))
             time = time.getField("end") if is_window(self._timed) else time
@@ -77,14 +88,14 @@ class Deduplication(Operator):
     def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
         kept = {field.name: field for field in frame.schema.fields}
         key = parse_schema(nullable([kept[name] for name in self._key_names]))
-        value = f"{EXPIRES_AT} long" if self._within_watermark else f"{SEEN} boolean"
+        value = f"{self._value} {'long' if self._within_watermark else 'boolean'}"
         return {DEFAULT_STORE_NAME: StoreShape.of(key, parse_schema(value), self.key_index, 0)}
 
     def shown(self, variable: str | None) -> Shown:
         return replace(super().shown(variable), values=())
 
     def rows_schema(self, frame: DataFrame) -> StructType:
-        return nullable(self._fields)
+        return nullable(self._own)
 
     def task(self, settings: TaskSettings) -> Task:
         assert settings.outbox is not None
@@ -96,7 +107,7 @@ class Deduplication(Operator):
             store=settings.store,
             base_version=settings.base_version,
             outbox=settings.outbox,
-            columns=tuple(field.name for field in self._fields),
+            columns=tuple(own.name for own in self._own),
             time=self._time if timed else None,
             delay_ms=delay,
             late=settings.marks.late_us if timed else None,
@@ -104,4 +115,5 @@ class Deduplication(Operator):
         )
 
     def output(self, rows: DataFrame) -> DataFrame:
-        return rows.select(*[described(F.col(quoted(f.name)), f) for f in self._fields])
+        pairs = zip(self._fields, self._own, strict=True)
+        return rows.select(*[described(F.col(quoted(own.name)), f) for f, own in pairs])

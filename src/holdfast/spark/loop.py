@@ -178,8 +178,8 @@ class VersionLoop:
         if not self._delivery.is_delivered(self.manifest, self._before):
             raise IllegalState(
                 f"Version {self.manifest.version} in {self.root} was not delivered yet. Run the "
-                "query as it was once more, with trigger(availableNow=True) for instance, and "
-                "then as it is now."
+                "query as it was once more, by the Holdfast that ran it and with "
+                "trigger(availableNow=True) for instance, and then as it is now."
             )
         base = emptied(self.manifest, todo, dropped)
         prepared = reshaped(self._session, base, self._stages, todo)

@@ -24,23 +24,20 @@ from holdfast.streams.reshaping import Reshaping
 from holdfast.streams.watermark import Watermarks
 
 log = logging.getLogger(__name__)
-_DEFAULT_SHUFFLE_PARTITIONS = "200"
 Misfits = dict[int, dict[str, StoreShape]]
 """By operator, the stores that the state lacks, or has with fewer columns."""
 
 
 def partitions_of(session: SparkSession, found: Manifest | None, root: str) -> int:
-    """How many partitions keyed operators have: from the state, or at first from Spark."""
-    wanted = str(session.conf.get("spark.sql.shuffle.partitions"))
-    at_first = (
-        2 * session.sparkContext.defaultParallelism
-        if wanted == _DEFAULT_SHUFFLE_PARTITIONS
-        else int(wanted)
-    )
+    """How many partitions keyed operators have: from the state, or at first from Spark.
+
+    Spark's own default, where nobody set a number, is meant for shuffles of far larger batches.
+    """
+    wanted = session.conf.getAll.get("spark.sql.shuffle.partitions")
     if found is None:
-        return at_first
+        return 2 * session.sparkContext.defaultParallelism if wanted is None else int(wanted)
     kept = max(len(some_store(found, number).partitions) for number in found.operators)
-    if kept not in (1, at_first):
+    if wanted is not None and kept not in (1, int(wanted)):
         log.warning(
             "The state in %s has %d partitions; spark.sql.shuffle.partitions=%s does not "
             "change that", root, kept, wanted,

@@ -183,12 +183,12 @@ class Key:
         return described(F.struct(start.alias("start"), end.alias("end")), self.field)
 
 
-def keys_of(fields: list[StructField], taken: set[str]) -> list[Key]:
-    """The stored form of key columns; `taken` are names that parts of windows must not have."""
+def keys_of(fields: list[StructField], names: FreeNames) -> list[Key]:
+    """The stored form of key columns; `names` are for the parts of windows."""
     keys = []
     for field in fields:
         if is_window(field):
-            start, end = (free(f"{field.name}_{end}", taken) for end in ("start", "end"))
+            start, end = (names.give(f"{field.name}_{end}") for end in ("start", "end"))
             keys.append(Key(field, (start, end)))
         else:
             keys.append(Key(field, (field.name,)))
@@ -233,14 +233,6 @@ def nullable(fields: list[StructField], *, keep_metadata: bool = False) -> Struc
             for f in fields
         ]
     )
-
-
-def free(name: str, taken: set[str]) -> str:
-    """The name, or one like it that is not taken; it is afterwards."""
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
 
 
 class FreeNames:

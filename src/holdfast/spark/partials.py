@@ -38,6 +38,8 @@ class Partials:
     columns: tuple[tuple[str, Column], ...]
     merge: Merge
     result: Column
+    later: tuple[str, ...] = ()
+    """The columns that state of earlier versions of Holdfast lacks; they may be null."""
 
 
 def take_apart(call: AggregateCall, give: Give) -> Partials:
@@ -89,7 +91,12 @@ def _check_ordered(call: AggregateCall, kind: DataType) -> None:
 def _sum(call: AggregateCall, give: Give) -> Partials:
     if not isinstance(call.type, (IntegralType, FractionalType)):
         raise _refusal(call, "sums of intervals are not supported")
-    return _one("sum", F.sum)(call, give)
+    if not isinstance(call.type, DecimalType):
+        return _one("sum", F.sum)(call, give)
+    total, seen = give(""), give("_seen")
+    cell = _input(call)
+    columns = ((total, F.sum(cell)), (seen, F.max(cell.isNotNull())))
+    return Partials(columns, Merge("sum_seen", (total, seen)), F.col(quoted(total)), later=(seen,))
 
 
 def _count(call: AggregateCall, give: Give) -> Partials:

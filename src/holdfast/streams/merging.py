@@ -93,13 +93,31 @@ def _count(old: Columns, new: Columns, ansi: bool) -> Columns:
 
 
 def _sum_and_count(old: Columns, new: Columns, ansi: bool) -> Columns:
+    """(sum, count), the sum as `_kept_sum` has it."""
+    filled = [pc.greater(pc.fill_null(count, 0), 0) for _, count in (old, new)]
+    return [_kept_sum(old[0], new[0], filled, ansi), *_count(old[1:], new[1:], ansi)]
+
+
+def _sum_and_seen(old: Columns, new: Columns, ansi: bool) -> Columns:
+    """(sum, whether it is of something), the sum as `_kept_sum` has it.
+
+    A null in the second place is that of a new key, or of state that was written before there was
+    such a column: it says what the sum says.
+    """
+    filled = [pc.coalesce(seen, pc.is_valid(total)) for total, seen in (old, new)]
+    return [_kept_sum(old[0], new[0], filled, ansi), pc.or_(*filled)]
+
+
+def _kept_sum(left: pa.Array, right: pa.Array, filled: list[pa.Array], ansi: bool) -> pa.Array:
     """A sum of something that is null did overflow, and stays null whatever is added."""
-    added = _sum(old[:1], new[:1], ansi)[0]
-    for total, count in (old, new):
+    added = _sum([left], [right], ansi)[0]
+    for total, has_some in zip((left, right), filled, strict=True):
         if total.null_count:
-            lost = pc.and_(pc.is_null(total), pc.greater(pc.fill_null(count, 0), 0))
+            lost = pc.and_(pc.is_null(total), has_some)
+            if ansi and pc.any(lost).as_py():
+                raise _overflow(f"sum of {total.type}")
             added = pc.if_else(lost, pa.scalar(None, added.type), added)
-    return [added, *_count(old[1:], new[1:], ansi)]
+    return added
 
 
 def _least(old: Columns, new: Columns, ansi: bool) -> Columns:
@@ -254,6 +272,7 @@ KINDS: dict[str, Callable[[Columns, Columns, bool], Columns]] = {
     "sum": _sum,
     "count": _count,
     "sum_count": _sum_and_count,
+    "sum_seen": _sum_and_seen,
     "min": _least,
     "max": _greatest,
     "bit_and": _bits(pc.bit_wise_and),

@@ -36,6 +36,11 @@ class Sliding:
     start_us: int
 
     @property
+    def slides(self) -> bool:
+        """Whether windows overlap."""
+        return self.slide_us < self.length_us
+
+    @property
     def pane_us(self) -> int:
         """How long the longest pieces are that all windows are made of."""
         return math.gcd(self.length_us, self.slide_us)
@@ -46,7 +51,7 @@ class Sliding:
         """
         few = self.length_us // self.pane_us <= _MOST_PANES
         may_be = not _NOT_BY_PANE.intersection(merge.kind for merge in merges)
-        return self.slide_us < self.length_us and few and may_be
+        return self.slides and few and may_be
 
     def newest(self, panes: Numbers) -> Numbers:
         """The starts of the last windows that panes are in."""

@@ -133,7 +133,14 @@ def parse_aggregate(name: str, text: str, columns: dict[str, Field]) -> Aggregat
 
 def _sum(call: _Call) -> Aggregate:
     kind = _sum_type(call)
-    return call.aggregate("sum", {"": kind}, lambda c: [c[0].cast(kind.arrow)], (None,))
+    if not isinstance(kind, DecimalType):
+        return call.aggregate("sum", {"": kind}, lambda c: [c[0].cast(kind.arrow)], (None,))
+    return call.aggregate(
+        "sum_seen",
+        {"": kind, "_seen": _BOOLEAN},
+        lambda c: [c[0].cast(kind.arrow), _valid(c[0])],
+        (None, None),
+    )
 
 
 def _sum_type(call: _Call) -> DataType:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.engine.chain import StoreShape
-from holdfast.engine.columns import canonical
+from holdfast.engine.columns import Mask, canonical
 from holdfast.engine.hashing import key_hashes
 from holdfast.engine.segment import HASH, index_numbers
 from holdfast.errors import InvalidArgument
@@ -78,6 +78,17 @@ class _Frame:
             return np.arange(len(times)), times, times + self.gap_us
         rows, starts = self.shape.windows(times)
         return rows, starts, starts + self.shape.length_us
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Windows that rows are in, whether each is the last one of its row, and how many are late."""
+
+    rows: Numbers
+    starts: Numbers
+    ends: Numbers
+    is_last: Mask
+    late: int
 
 
 class WindowedWork:
@@ -196,13 +207,15 @@ class WindowedWork:
             return [pa.array([0] * values.num_rows, pa.int32())], values, 0
         if self._frame is None:
             return keys, values, 0
-        placed, starts, ends, late = self._placed(rows, marks)
-        taken = pa.array(placed)
+        placed = self._placed(rows, marks)
+        taken = pa.array(placed.rows)
         kind = self._frame.time.type.arrow
-        window = [pa.array(starts).view(kind), pa.array(ends).view(kind)]
-        return [*(column.take(taken) for column in keys), *window], values.take(taken), late
+        window = [pa.array(placed.starts).view(kind), pa.array(placed.ends).view(kind)]
+        dealt = values.drop_columns([ROWS]).take(taken)
+        dealt = dealt.append_column(ROWS, pa.array(placed.is_last.astype(np.int64)))
+        return [*(column.take(taken) for column in keys), *window], dealt, placed.late
 
-    def _placed(self, rows: pa.Table, marks: Watermarks) -> tuple[Numbers, Numbers, Numbers, int]:
+    def _placed(self, rows: pa.Table, marks: Watermarks) -> _Placed:
         """The windows, or panes, that rows are in; a row without a time is in none."""
         assert self._frame is not None
         times = one_array(rows.column(self._frame.time.name))
@@ -217,8 +230,11 @@ class WindowedWork:
         kept = np.ones(len(ends), bool)
         if self._is_session and self._key_index is not None:
             kept = ends > marks.late_us
+        is_last = np.ones(len(ends), bool)
+        if frame.shape is not None:
+            is_last = starts == frame.shape.newest(numbers)[places]
         late = int(len(kept) - kept.sum())
-        return timed[places][kept], starts[kept], ends[kept], late
+        return _Placed(timed[places][kept], starts[kept], ends[kept], is_last[kept], late)
 
     def _partials(self, rows: pa.Table) -> pa.Table:
         ones = pa.array(np.ones(rows.num_rows, np.int64))

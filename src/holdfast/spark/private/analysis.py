@@ -6,13 +6,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.types import DataType, _parse_datatype_json_string
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DataType,
+    StructType,
+    TimestampNTZType,
+    _parse_datatype_json_string,
+)
 
+from holdfast.errors import InvalidArgument
 from holdfast.spark.private.jvm import (
     CATALYST,
     class_of,
@@ -57,16 +64,12 @@ class AnalyzedAggregation:
 def analyze_aggregation(frame: DataFrame, num_keys: int) -> AnalyzedAggregation:
     """Take apart a frame that is `something.groupBy(keys).agg(...)`."""
     session = frame.sparkSession
-    plan = frame._jdf.queryExecution().analyzed()
-    if plan.nodeName() != "Aggregate":
-        raise AnalysisException(f"not an aggregation: {plan.nodeName()}")
-    outputs = scala_list(plan.aggregateExpressions())
+    plan, outputs = _made_of(session, frame._jdf.queryExecution().analyzed())
     groupings = scala_list(plan.groupingExpressions())
-    names = [output.name() for output in outputs]
     found: list[Any] = []
 
     for output in outputs:
-        for node in walk(output):
+        for node in walk(output.expression):
             if class_of(node) != "AggregateExpression":
                 continue
             if not any(node.semanticEquals(other) for other in found):
@@ -83,8 +86,8 @@ def analyze_aggregation(frame: DataFrame, num_keys: int) -> AnalyzedAggregation:
             return _rebuilt(session, node, replaced)
 
         return [
-            column_of(session, replaced(_unaliased(output))).alias(name)
-            for output, name in zip(outputs[num_keys:], names[num_keys:], strict=True)
+            column_of(session, replaced(output.expression)).alias(output.name)
+            for output in outputs[num_keys:]
         ]
 
     columns = [column.name().lower() for column in scala_list(plan.child().output())]
@@ -93,46 +96,112 @@ def analyze_aggregation(frame: DataFrame, num_keys: int) -> AnalyzedAggregation:
 
 
 @dataclass(frozen=True)
+class _Output:
+    """A column that comes out of an aggregation, and what it is made of in terms of its input."""
+
+    name: str
+    id: int
+    expression: Any
+
+
+def _made_of(session: SparkSession, plan: Any) -> tuple[Any, list[_Output]]:
+    """The aggregation of a plan, and the columns that come out of the plan.
+
+    Spark puts projections on top where a column is made of others by the names given to them.
+    """
+    if plan.nodeName() == "Aggregate":
+        return plan, [_output(node) for node in scala_list(plan.aggregateExpressions())]
+    if plan.nodeName() != "Project":
+        raise InvalidArgument(
+            f"An aggregation of a stream makes one row of each group, and {plan.nodeName()} does "
+            "more. Call agg with the aggregate alone, and the rest in a select after it."
+        )
+    aggregate, below = _made_of(session, plan.child())
+    known = {output.id: output.expression for output in below}
+
+    def replaced(node: Any) -> Any:
+        if class_of(node) == "AttributeReference":
+            return known.get(node.exprId().id(), node)
+        return _rebuilt(session, node, replaced)
+
+    outputs = map(_output, scala_list(plan.projectList()))
+    return aggregate, [replace(each, expression=replaced(each.expression)) for each in outputs]
+
+
+def _output(node: Any) -> _Output:
+    return _Output(str(node.name()), int(node.exprId().id()), _unaliased(node))
+
+
+@dataclass(frozen=True)
 class TimeWindow:
     """A window of a fixed length that a frame is grouped by, and the times it is over."""
 
     time: Column
+    window: Column
     shape: Sliding
 
+    def is_last_of(self, rows: DataFrame) -> Column:
+        """Whether a window is the last one that its row is in, where Spark deals rows out to all.
 
-_WINDOW_CALLS = ("window", "session_window")
+        To be aggregated together with the window.
+        """
+        kind = rows.select(self.time).schema[0].dataType
+        time, start = self.time, self.window.getField("start")
+        if isinstance(kind, StructType):  # a window of windows goes by their last moment
+            kind = kind["end"].dataType
+            time = time.getField("end") - F.expr("INTERVAL '0.000001' SECOND")
+        if isinstance(kind, TimestampNTZType):
+            return time < start + F.lit(timedelta(microseconds=self.shape.slide_us))
+        # Spark adds days by the calendar of the session's time zone, but windows do not.
+        return F.unix_micros(time) < F.unix_micros(start) + F.lit(self.shape.slide_us)
 
 
-def time_window(frame: DataFrame, place: int) -> TimeWindow | None:
-    """The window that a frame, which is `something.groupBy(keys).agg(...)`, has at a place, if
-    it has no other.
+def time_window(frame: DataFrame) -> TimeWindow | None:
+    """The window that is part of what a frame, `something.groupBy(keys).agg(...)`, is grouped by.
+
+    There is one at most: Spark refuses more.
     """
     plan = frame._jdf.queryExecution().logical()
     if plan.nodeName() != "Aggregate":
         return None
-    groupings = scala_list(plan.groupingExpressions())
-    node = _unaliased(groupings[place])
-    outputs = scala_list(plan.aggregateExpressions())[len(groupings) :]
-    others = [other for number, other in enumerate(groupings) if number != place]
-    if not _is_window_call(node) or any(
-        _is_window_call(inner) for other in others + outputs for inner in walk(other)
-    ):
+    nodes = (node for key in scala_list(plan.groupingExpressions()) for node in walk(key))
+    found = next((node for node in nodes if _is_window_call(node)), None)
+    if found is None:
         return None
     session = frame.sparkSession
-    arguments = scala_list(node.children())
+    arguments = scala_list(found.children())
     if not all(class_of(argument) == "Literal" for argument in arguments[1:]):
         return None
     window = getattr(gateway(session), f"{CATALYST}.expressions.TimeWindow")(*arguments)
     shape = Sliding(
         int(window.windowDuration()), int(window.slideDuration()), int(window.startTime())
     )
-    return TimeWindow(column_of(session, arguments[0]), shape)
+    return TimeWindow(column_of(session, arguments[0]), column_of(session, found), shape)
+
+
+def is_key_alone(frame: DataFrame, place: int) -> bool:
+    """Whether the window of a frame, which is `something.groupBy(keys).agg(...)`, is the key at a
+    place and part of no other key and no aggregate.
+    """
+    plan = frame._jdf.queryExecution().logical()
+    groupings = scala_list(plan.groupingExpressions())
+    others = scala_list(plan.aggregateExpressions())[len(groupings) :]
+    others += [other for number, other in enumerate(groupings) if number != place]
+    if not _is_window_call(_unaliased(groupings[place])):
+        return False
+    if any(_is_window_call(node) for other in others for node in walk(other)):
+        return False
+    plan, outputs = _made_of(frame.sparkSession, frame._jdf.queryExecution().analyzed())
+    window = scala_list(plan.groupingExpressions())[place]
+    nodes = (node for output in outputs for node in walk(output.expression))
+    calls = (node for node in nodes if class_of(node) == "AggregateExpression")
+    return not any(node.semanticEquals(window) for call in calls for node in walk(call))
 
 
 def _is_window_call(node: Any) -> bool:
-    return (
-        class_of(node) == "UnresolvedFunction" and scala_list(node.nameParts())[-1] in _WINDOW_CALLS
-    )
+    if class_of(node) != "UnresolvedFunction":
+        return False
+    return str(scala_list(node.nameParts())[-1]).lower() == "window"
 
 
 def aggregated_rows(frame: DataFrame) -> DataFrame:

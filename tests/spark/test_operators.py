@@ -245,9 +245,3 @@ def test_first_rows_by_no_column_are_refused(spark: SparkSession, tmp_path: Path
         frame.dropDuplicates([])
     with pytest.raises(holdfast.InvalidArgument, match=r"list of columns .* is empty"):
         frame.withWatermark("ts", "1 minute").dropDuplicatesWithinWatermark([])
-
-
-def test_a_watermark_after_an_operator_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    source = spark.readStream.schema(SCHEMA).parquet(str(tmp_path))
-    with pytest.raises(holdfast.InvalidArgument, match="before the first stateful operator"):
-        stateful(source).dropDuplicates(["id"]).withWatermark("ts", "1 minute")

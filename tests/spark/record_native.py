@@ -1,6 +1,6 @@
 """Record what Spark's own streaming gives on random cases, for tests that replay them.
 
-python tests/spark/record_native.py [--custom] [--seed 1] [--count 60] [--first 0]
+python tests/spark/record_native.py [--custom] [--seed 1] [--count 70] [--first 0]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from recordings import RECORDED, RECORDED_CUSTOM, CustomRecording, Recording
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("--seed", type=int, default=1)
-    arguments.add_argument("--count", type=int, default=60)
+    arguments.add_argument("--count", type=int, default=70)
     arguments.add_argument("--first", type=int, default=0, help="go on with this case")
     arguments.add_argument("--custom", action="store_true", help="cases of custom state")
     asked = arguments.parse_args()

@@ -18,13 +18,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast import stateful
+from holdfast.spark import StatefulQuery
 
 ROWS_PER_SECOND = 90_000
 
 
 def checkpoint_exercise(
     spark: SparkSession, checkpoint: Path | str, folder: Path | str | None = None
-) -> StreamingQuery:
+) -> StatefulQuery | StreamingQuery:
     """Start the query. It has no stateful operator, so what runs is a plain query of Spark's."""
     df = (
         spark.readStream.format("rate")
@@ -42,7 +43,7 @@ def checkpoint_exercise(
     )
 
 
-def run_batches(query: StreamingQuery, count: int) -> None:
+def run_batches(query: StatefulQuery | StreamingQuery, count: int) -> None:
     """Wait until the query has run `count` batches with rows."""
     while sum(progress["numInputRows"] > 0 for progress in query.recentProgress) < count:
         if query.awaitTermination(1):

@@ -168,10 +168,10 @@ def recover(spark: SparkSession, place: Path) -> None:
         query.stop()
     say(f"profit: went on at version {resumed}; the late trade made version {newest}")
     value = F.col("value").cast("long")
-    count, distinct, highest = (
+    [(count, distinct, highest)] = (
         spark.read.parquet(str(place / "rows"))
         .agg(F.count("*"), F.count_distinct(value), F.max(value))
-        .head()
+        .collect()
     )
     missing, repeated = highest + 1 - distinct, count - distinct
     say(f"rows: values 0 to {highest:,}, {missing} missing, {repeated} repeated")

@@ -2,5 +2,6 @@
 
 from holdfast.spark.frame import StatefulDataFrame, stateful
 from holdfast.spark.listening import addListener, removeListener
+from holdfast.spark.query import StatefulQuery
 
-__all__ = ["StatefulDataFrame", "addListener", "removeListener", "stateful"]
+__all__ = ["StatefulDataFrame", "StatefulQuery", "addListener", "removeListener", "stateful"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
@@ -25,6 +25,11 @@ from holdfast.spark.writer import StatefulStreamWriter
 from holdfast.streams.arrowwise import ArrowProcessor
 from holdfast.streams.clock import checked_time_mode
 from holdfast.streams.pandaswise import pandas_for
+
+if TYPE_CHECKING:
+    from pyspark.sql._typing import ColumnOrName, ColumnOrNameOrOrdinal
+
+    Ordinals = ColumnOrNameOrOrdinal | Sequence[ColumnOrNameOrOrdinal]
 
 _ELSEWHERE = "call it on the DataFrame before stateful(), or on the batch inside foreachBatch"
 
@@ -76,13 +81,13 @@ class StatefulDataFrame:
             return StatefulDataFrame(native)
         return StatefulDataFrame(native, Flow.of(Stage(operator, self._native, native, self._flow)))
 
-    def select(self, *cols: Any) -> StatefulDataFrame:
+    def select(self, *cols: ColumnOrName | Sequence[ColumnOrName]) -> StatefulDataFrame:
         """As DataFrame.select."""
-        return self._then(lambda frame: frame.select(*cols))
+        return self._then(lambda frame: frame.select(*cols))  # type: ignore[arg-type]
 
-    def selectExpr(self, *expr: Any) -> StatefulDataFrame:
+    def selectExpr(self, *expr: str | list[str]) -> StatefulDataFrame:
         """As DataFrame.selectExpr."""
-        return self._then(lambda frame: frame.selectExpr(*expr))
+        return self._then(lambda frame: frame.selectExpr(*expr))  # type: ignore[arg-type]
 
     def filter(self, condition: Column | str) -> StatefulDataFrame:
         """As DataFrame.filter."""
@@ -102,7 +107,7 @@ class StatefulDataFrame:
         """As DataFrame.withColumnRenamed."""
         return self._then(lambda frame: frame.withColumnRenamed(existing, new))
 
-    def drop(self, *cols: Any) -> StatefulDataFrame:
+    def drop(self, *cols: ColumnOrName) -> StatefulDataFrame:
         """As DataFrame.drop."""
         return self._then(lambda frame: frame.drop(*cols))
 
@@ -110,14 +115,17 @@ class StatefulDataFrame:
         """As DataFrame.alias."""
         return self._then(lambda frame: frame.alias(alias))
 
-    def orderBy(self, *cols: Any, **kwargs: Any) -> StatefulDataFrame:
+    def orderBy(self, *cols: Ordinals, **kwargs: Any) -> StatefulDataFrame:
         """As DataFrame.orderBy; only after an aggregation, in complete mode."""
         return self._then(lambda frame: frame.orderBy(*cols, **kwargs))
 
     sort = orderBy
 
     def join(
-        self, other: DataFrame | StatefulDataFrame, on: Any = None, how: str | None = None
+        self,
+        other: DataFrame | StatefulDataFrame,
+        on: str | list[str] | Column | list[Column] | None = None,
+        how: str | None = None,
     ) -> StatefulDataFrame:
         """As DataFrame.join, with a static DataFrame, wrapped or not."""
         static = other._native if isinstance(other, StatefulDataFrame) else other
@@ -181,7 +189,7 @@ class StatefulDataFrame:
         event_time = EventTime(native.schema[name])
         return StatefulDataFrame(native, self._flow.then(event_time.observed, native, event_time))
 
-    def groupBy(self, *cols: Any) -> GroupedStatefulData:
+    def groupBy(self, *cols: Ordinals) -> GroupedStatefulData:
         """As DataFrame.groupBy."""
         listed = cols[0] if len(cols) == 1 and isinstance(cols[0], (list, tuple)) else cols
         return GroupedStatefulData(self, tuple(self._grouping(each) for each in listed))
@@ -202,7 +210,7 @@ class StatefulDataFrame:
 
     groupby = groupBy
 
-    def agg(self, *exprs: Any) -> StatefulDataFrame:
+    def agg(self, *exprs: Column | dict[str, str]) -> StatefulDataFrame:
         """As DataFrame.agg: one group of all rows."""
         return self.groupBy().agg(*exprs)
 
@@ -249,16 +257,24 @@ class StatefulDataFrame:
         """As DataFrame.printSchema."""
         self._native.printSchema(level)
 
-    def explain(self, *args: Any, **kwargs: Any) -> None:
+    def explain(self, extended: bool | str | None = None, mode: str | None = None) -> None:
         """Spark's plan for the rows that reach the stateful operator."""
-        Sources(self._flow).stream.explain(*args, **kwargs)
+        Sources(self._flow).stream.explain(extended, mode)
 
     @property
     def writeStream(self) -> StatefulStreamWriter:
         """Where the output goes; as DataFrame.writeStream."""
         return StatefulStreamWriter(self._native, self._flow)
 
-    def __getitem__(self, item: Any) -> Any:
+    @overload
+    def __getitem__(self, item: int | str) -> Column: ...
+
+    @overload
+    def __getitem__(self, item: Column | list[Any] | tuple[Any, ...]) -> StatefulDataFrame: ...
+
+    def __getitem__(
+        self, item: int | str | Column | list[Any] | tuple[Any, ...]
+    ) -> Column | StatefulDataFrame:
         """As DataFrame's: a column by name or place, or the rows or columns asked for."""
         if isinstance(item, Column):
             return self.filter(item)
@@ -288,10 +304,10 @@ class GroupedStatefulData:
         self._frame = frame
         self._columns = columns
 
-    def agg(self, *exprs: Any) -> StatefulDataFrame:
+    def agg(self, *exprs: Column | dict[str, str]) -> StatefulDataFrame:
         """As GroupedData.agg, by columns or a dict of column and function name."""
         grouped = self._frame._native.groupBy(*self._columns)
-        return self._aggregated(grouped.agg(*exprs))
+        return self._aggregated(grouped.agg(*exprs))  # type: ignore[arg-type]
 
     def count(self) -> StatefulDataFrame:
         """As GroupedData.count."""

@@ -24,7 +24,7 @@ from holdfast.spark.writer import StatefulStreamWriter
 
 pytestmark = pytest.mark.spark
 OURS_HAVE = [
-    (DataFrame, StatefulDataFrame, {"explain"}),
+    (DataFrame, StatefulDataFrame, set()),
     (DataStreamWriter, StatefulStreamWriter, {"trigger"}),
     (StreamingQuery, StatefulQuery, set()),
 ]

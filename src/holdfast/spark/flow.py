@@ -36,18 +36,15 @@ class EventTime:
         """The frame, its event times known as such, and the largest of them told."""
         own = F.col(quoted(self.column.name))
         column = own.getField("end") if is_window(self.column) else own
-        told = frame.observe(self.name, F.max(F.unix_micros(column)).alias("us"))
-        return told.select(
-            *(
-                described(own, self.column) if name == self.column.name else F.col(quoted(name))
-                for name in frame.columns
-            )
-        )
+        # A frame may go two ways that meet again: Spark wants another name for each of them.
+        name = f"{self.name}_{uuid4()}"
+        told = frame.observe(name, F.max(F.unix_micros(column)).alias("us"))
+        return told.withColumn(self.column.name, described(own, self.column))
 
     def largest_ms(self, frame: DataFrame) -> int | None:
         """The largest event time that jobs over a frame saw; None where they saw none."""
-        micros = jvm.observed_metric(frame, self.name)
-        return None if micros is None else micros // 1000
+        micros = jvm.observed_metrics(frame, self.name)
+        return max(micros) // 1000 if micros else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,6 +193,6 @@ class Sources:
         if len(self.frames) == 1:
             return [batch]
         return [
-            batch.filter(F.col(_SOURCE) == number).select(*self._names(number))
-            for number in range(len(self.frames))
+            batch.filter(F.col(_SOURCE) == number).select(*self._names(number)).toDF(*frame.columns)
+            for number, frame in enumerate(self.frames)
         ]

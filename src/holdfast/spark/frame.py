@@ -16,7 +16,7 @@ from holdfast.spark.deduplication import Deduplication
 from holdfast.spark.flow import EventTime, Flow, Sources, Stage
 from holdfast.spark.group_state import GroupStates, checked_timeout
 from holdfast.spark.keyed import KeyedOperator
-from holdfast.spark.operators import Operator, Step, quoted
+from holdfast.spark.operators import DELAY, Operator, Step, quoted
 from holdfast.spark.pandas_processing import PandasProcessing
 from holdfast.spark.private import jvm
 from holdfast.spark.private.check import check_spark
@@ -185,8 +185,7 @@ class StatefulDataFrame:
                 "The stream has a watermark already, and operators go by that one: leave out the "
                 "withWatermark behind them. Spark would wait for the later of the two for ever."
             )
-        name = jvm.columns_called(native, [eventTime])[0]
-        event_time = EventTime(native.schema[name])
+        event_time = EventTime(next(f for f in native.schema if DELAY in (f.metadata or {})))
         return StatefulDataFrame(native, self._flow.then(event_time.observed, native, event_time))
 
     def groupBy(self, *cols: Ordinals) -> GroupedStatefulData:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -49,7 +49,7 @@ from holdfast.spark.private import jvm
 from holdfast.spark.progress import VersionReport
 from holdfast.spark.sinks import Sink
 from holdfast.spark.spec import QuerySpec
-from holdfast.spark.stages import Outlet, StageFrames, StageRun
+from holdfast.spark.stages import Made, Outlet, StageFrames, StageRun
 from holdfast.spark.viewing import StreamView
 from holdfast.store import load_provider_class
 from holdfast.streams.handle import QueryInfo
@@ -308,9 +308,9 @@ class VersionLoop:
         sources: Sequence[DataFrame | None],
         marks: Watermarks,
         facts: Mapping[str, Any] | None,
-    ) -> _Made:
+    ) -> Made:
         """Have the tasks of all operators make a version of what each source brings."""
-        made = _Made()
+        made = Made(event_times=dict.fromkeys(self._event_times))
         handed: dict[Stage, DataFrame | None] = {}
 
         def rows_for(flow: Flow) -> list[DataFrame | None]:
@@ -327,16 +327,23 @@ class VersionLoop:
             results, frame = self._run_stage(run, task, rows_for(run.stage.flow), marks)
             made.results[number] = results
             made.emitted = [result.emitted for result in results]
-            if frame is not None:
-                made.late_rows += jvm.observed_metric(frame, jvm.LATE) or 0
-                for event_time in run.stage.flow.event_times:
-                    made.event_times[event_time] = event_time.largest_ms(frame)
+            made.look_at(run.stage.flow, frame)
             if not is_last:
                 handed[run.stage] = run.handover.rows(self._session, made.emitted)
         if self._outlet.junction is not None:
             version = self.manifest.version + 1
-            made.emitted = self._outlet.put_out(rows_for(self.spec.flow), version, self._locality)
+            rows = rows_for(self.spec.flow)
+            made.emitted, frame = self._outlet.put_out(rows, version, self._locality)
+            made.look_at(self.spec.flow, frame)
         return made
+
+    @property
+    def _event_times(self) -> list[EventTime]:
+        """What tells event times behind operators, each before its rows are committed."""
+        flows = [run.stage.flow for run in self._stages]
+        if self._outlet.junction is not None:
+            flows.append(self.spec.flow)
+        return [event_time for flow in flows for event_time in flow.event_times]
 
     def _observed(
         self,
@@ -345,17 +352,14 @@ class VersionLoop:
         behind: Mapping[EventTime, int | None],
     ) -> Watermarks:
         """The watermarks after what Spark saw of a batch, and what was seen behind operators."""
-        own = {
-            event_time: None for run in self._stages for event_time in run.stage.flow.event_times
-        }
         largest = [entry.max_ms if entry.rows else None for entry in seen]
         delays = [entry.delay_ms for entry in seen]
         if not seen:  # a tick: Spark's inputs stay where they are
-            idle = max(len(marks.inputs) - len(own), 0)
+            idle = max(len(marks.inputs) - len(behind), 0)
             largest, delays = [None] * idle, [0] * idle
         return marks.observed(
-            [*largest, *({**own, **behind}).values()],
-            [*delays, *(event_time.delay_ms for event_time in own)],
+            [*largest, *behind.values()],
+            [*delays, *(event_time.delay_ms for event_time in behind)],
         )
 
     def _settings(
@@ -476,19 +480,6 @@ class VersionLoop:
             if number not in results or name not in self._stages[number].stores
         ]
         return self._maintenance.with_waiting(done)
-
-
-@dataclass
-class _Made:
-    """What the tasks of a version made, before it is committed."""
-
-    results: dict[int, list[TaskResult]] = field(default_factory=dict)
-    emitted: list[Emitted] = field(default_factory=list)
-    """What is delivered, as far as tasks put it out."""
-    late_rows: int = 0
-    """The late rows that Spark itself filtered out."""
-    event_times: dict[EventTime, int | None] = field(default_factory=dict)
-    """The largest ones behind operators."""
 
 
 def _earliest(moments: Sequence[int | None]) -> int | None:

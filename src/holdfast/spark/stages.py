@@ -12,7 +12,8 @@ from pyspark.sql.types import StructType
 
 from holdfast.conf import StateStoreConf
 from holdfast.engine.chain import StoreShape
-from holdfast.spark.flow import Flow, Stage
+from holdfast.errors import InvalidArgument
+from holdfast.spark.flow import EventTime, Flow, Stage
 from holdfast.spark.located_rdd import Locality, StateStoreRDD, collected
 from holdfast.spark.operators import Operator
 from holdfast.spark.private import jvm
@@ -20,7 +21,7 @@ from holdfast.spark.templates import Template
 from holdfast.streams import worker
 from holdfast.streams.outbox import Emitted, Outbox, OutboxReader
 from holdfast.streams.reading import Output, read_output
-from holdfast.streams.task import StoreSpec, pass_on
+from holdfast.streams.task import StoreSpec, TaskResult, pass_on
 from holdfast.streams.watermark import Watermarks
 
 
@@ -202,6 +203,12 @@ class Outlet:
         frames = {stage: run.frames for stage, run in runs.items()}
         junction = Template(own, schemas_of(flow, frames), flow.rows)
         some, schema = next(iter(runs.values())).store, junction.made.schema
+        if odd := jvm.not_in_arrow(schema):
+            raise InvalidArgument(
+                f"The column {odd.name!r} of the union is {odd.dataType.simpleString()}, which "
+                "cannot be kept until it is delivered. Cast it to another type, or give the fields "
+                "of a struct different names."
+            )
         handover = Handover(
             some.root, some.options, some.conf, schema,
             lambda session, count: session.range(0, count, 1, count),
@@ -210,11 +217,14 @@ class Outlet:
 
     def put_out(
         self, rows: Sequence[DataFrame | None], version: int, locality: Locality
-    ) -> list[Emitted]:
-        """Have tasks put out what a version delivers. Requires: there is a junction."""
+    ) -> tuple[list[Emitted], DataFrame | None]:
+        """Have tasks put out what a version delivers: that, and the frame of it, if there was one.
+
+        Requires: there is a junction.
+        """
         assert self.junction is not None
         if all(each is None for each in rows):
-            return [Emitted(0)]
+            return [Emitted(0)], None
         frame = self.junction.fill(*rows)
         schema, parts = jvm.arrow_schema(frame).serialize().to_pybytes(), jvm.arrow_rdd(frame)
         place = self.handover
@@ -224,4 +234,25 @@ class Outlet:
         emitted = collected(
             locality, parts, lambda number, raw: pass_on(outbox, number, schema, raw)
         )
-        return emitted or [Emitted(0)]
+        return emitted or [Emitted(0)], frame
+
+
+@dataclass
+class Made:
+    """What the tasks of a version made, before it is committed."""
+
+    results: dict[int, list[TaskResult]] = field(default_factory=dict)
+    emitted: list[Emitted] = field(default_factory=list)
+    """What is delivered, as far as tasks put it out."""
+    late_rows: int = 0
+    """The late rows that Spark itself filtered out."""
+    event_times: dict[EventTime, int | None] = field(default_factory=dict)
+    """The largest ones behind operators."""
+
+    def look_at(self, flow: Flow, frame: DataFrame | None) -> None:
+        """Take note of what was observed of the rows of a flow, if there were any."""
+        if frame is None:
+            return
+        self.late_rows += sum(jvm.observed_metrics(frame, jvm.LATE))
+        for event_time in flow.event_times:
+            self.event_times[event_time] = event_time.largest_ms(frame)

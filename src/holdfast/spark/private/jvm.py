@@ -10,12 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import RDD
+from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import convert_exception
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StructType, _parse_datatype_json_string
+from pyspark.sql.types import StructField, StructType, _parse_datatype_json_string
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
@@ -179,6 +180,18 @@ def arrow_schema(frame: DataFrame) -> pa.Schema:
     return to_arrow_schema(frame.schema, prefers_large_types=False, **_IN_UTC)
 
 
+def not_in_arrow(schema: StructType) -> StructField | None:
+    """A column whose type does not go through Arrow and back, if there is one."""
+    for column in schema:
+        try:
+            to_arrow_schema(
+                StructType([column]), error_on_duplicated_field_names_in_struct=True, **_IN_UTC
+            )
+        except PySparkException:
+            return column
+    return None
+
+
 def sql_of(column: Column) -> str:
     """A column as text."""
     java_column: Any = column._jc
@@ -189,12 +202,17 @@ LATE = "holdfast_late"
 """The name under which the number of late rows is observed."""
 
 
-def observed_metric(frame: DataFrame, name: str) -> int | None:
-    """The number that the jobs over a frame observed; None where they observed none, or null."""
-    metrics = frame._jdf.queryExecution().observedMetrics()
-    if not metrics.contains(name) or metrics.apply(name).isNullAt(0):
-        return None
-    return int(metrics.apply(name).getLong(0))
+def observed_metrics(frame: DataFrame, prefix: str) -> list[int]:
+    """The numbers that the jobs over a frame observed under names that begin so, without nulls."""
+    found = [
+        (str(pair._1()), pair._2())
+        for pair in scala_list(frame._jdf.queryExecution().observedMetrics().toSeq())
+    ]
+    return [
+        int(row.getLong(0))
+        for name, row in found
+        if name.startswith(prefix) and not row.isNullAt(0)
+    ]
 
 
 def has_watermark(frame: DataFrame) -> bool:

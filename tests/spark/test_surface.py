@@ -18,7 +18,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from holdfast import stateful
 from holdfast.spark.frame import StatefulDataFrame
 from holdfast.spark.loop import VersionLoop
-from holdfast.spark.opening import partitions_of
 from holdfast.spark.query import StatefulQuery
 from holdfast.spark.writer import StatefulStreamWriter
 
@@ -131,16 +130,3 @@ def test_a_tick_never_runs_beside_a_batch(
     assert query.exception() is None
     assert kinds[:4] == ["batch", "tick", "batch", "tick"]
     assert overlaps == []
-
-
-def test_sparks_default_of_200_partitions_becomes_twice_the_parallelism(
-    spark: SparkSession,
-) -> None:
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    try:
-        spark.conf.set("spark.sql.shuffle.partitions", "200")
-        assert partitions_of(spark, None, "nowhere") == 2 * spark.sparkContext.defaultParallelism
-        spark.conf.set("spark.sql.shuffle.partitions", "7")
-        assert partitions_of(spark, None, "nowhere") == 7
-    finally:
-        spark.conf.set("spark.sql.shuffle.partitions", before)

@@ -19,7 +19,7 @@ SCHEMA = "id string, v long, x double, d decimal(12,2), ts timestamp"
 _START_S = 1_700_000_000
 
 
-def write_batches(folder: Path, seed: int, batches: int = 5, spread_s: int = 900) -> None:
+def write_batches(folder: Path, seed: int, batches: int = 3, spread_s: int = 900) -> None:
     """Random rows, one file a batch; event times move on and are late by up to `spread_s`."""
     rnd = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)

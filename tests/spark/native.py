@@ -72,6 +72,21 @@ def run(
     return [sorted((tuple(map(normal, row)) for row in rows), key=repr) for rows in outputs]
 
 
+def check_like_spark(
+    spark: SparkSession, folder: Path, name: str, pipeline: Callable[[Any], Any], mode: str
+) -> None:
+    """Hold every batch of a pipeline to what Spark's own streaming gives; `name` is the seed."""
+    seed = sum(map(ord, name))
+    print(f"seed {seed}")
+    write_batches(folder / "in", seed, batches=3 if mode == "append" else 2)
+    native, ours = (
+        run(spark, folder / "in", folder / side, pipeline, mode, native=side == "native")
+        for side in ("native", "ours")
+    )
+    assert ours == native
+    assert native
+
+
 def collect(
     spark: SparkSession,
     folder: Path,

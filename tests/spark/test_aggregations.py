@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from native import SCHEMA, normal, run, write_batches
+from native import SCHEMA, check_like_spark, normal, run, write_batches
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -232,13 +232,7 @@ def _stored_names(frame: Any) -> list[str]:
 @pytest.mark.parametrize("name", CASES)
 def test_every_batch_gives_what_spark_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
     pipeline, mode = CASES[name]
-    seed = sum(map(ord, name))
-    print(f"seed {seed}")
-    write_batches(tmp_path / "in", seed, batches=3 if mode == "append" else 2)
-    native = run(spark, tmp_path / "in", tmp_path / "a", pipeline, mode, native=True)
-    ours = run(spark, tmp_path / "in", tmp_path / "b", pipeline, mode, native=False)
-    assert ours == native
-    assert native
+    check_like_spark(spark, tmp_path, name, pipeline, mode)
 
 
 def test_a_restarted_query_continues_as_sparks_does(spark: SparkSession, tmp_path: Path) -> None:

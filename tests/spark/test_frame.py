@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from native import SCHEMA, run, write_batches
+from native import SCHEMA, check_like_spark, run, write_batches
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -67,16 +67,7 @@ CASES: dict[str, tuple[Callable[[SparkSession, Any], Any], str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_every_batch_gives_what_spark_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
     pipeline, mode = CASES[name]
-    seed = sum(map(ord, name))
-    print(f"seed {seed}")
-    write_batches(tmp_path / "in", seed, batches=3 if mode == "append" else 2)
-    both = [
-        run(spark, tmp_path / "in", tmp_path / side, lambda f: pipeline(spark, f), mode,
-            native=side == "native")
-        for side in ("native", "ours")
-    ]  # fmt: skip
-    assert both[1] == both[0]
-    assert both[0]
+    check_like_spark(spark, tmp_path, name, lambda f: pipeline(spark, f), mode)
 
 
 def _people(spark: SparkSession) -> DataFrame:

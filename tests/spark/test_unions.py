@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from native import SCHEMA, normal, run, write_batch, write_batches
+from native import SCHEMA, check_like_spark, normal, run, write_batch, write_batches
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -126,15 +126,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_every_batch_gives_what_spark_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
     pipeline, mode = CASES[name]
-    seed = sum(map(ord, name))
-    print(f"seed {seed}")
-    write_batches(tmp_path / "in", seed, batches=3 if mode == "append" else 2)
-    native, ours = (
-        run(spark, tmp_path / "in", tmp_path / side, pipeline, mode, native=side == "native")
-        for side in ("native", "ours")
-    )
-    assert ours == native
-    assert native
+    check_like_spark(spark, tmp_path, name, pipeline, mode)
 
 
 def _of_two(spark: SparkSession, folder: Path, wrap: Wrap) -> Any:

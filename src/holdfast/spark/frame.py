@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
@@ -26,11 +26,8 @@ from holdfast.streams.arrowwise import ArrowProcessor
 from holdfast.streams.clock import checked_time_mode
 from holdfast.streams.pandaswise import pandas_for
 
-if TYPE_CHECKING:
-    from pyspark.sql._typing import ColumnOrName, ColumnOrNameOrOrdinal
-
-    Ordinals = ColumnOrNameOrOrdinal | Sequence[ColumnOrNameOrOrdinal]
-
+ColumnOrName = Column | str
+Ordinals = Column | str | int | Sequence[Column | str | int]
 _ELSEWHERE = "call it on the DataFrame before stateful(), or on the batch inside foreachBatch"
 
 

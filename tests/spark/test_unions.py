@@ -232,6 +232,14 @@ def test_a_row_of_a_union_is_read_and_counted_once(spark: SparkSession, tmp_path
     assert not spark.sparkContext._jsc.getPersistentRDDs()
 
 
+def test_an_operator_whose_rows_go_two_ways_has_its_state_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = stateful(_source(spark, tmp_path))
+    assert len(_twice(frame)._flow.stages) == 1
+    assert len(_counted(frame).union(_counted(frame))._flow.stages) == 2
+
+
 def test_a_second_watermark_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     write_batches(tmp_path / "in", 0, batches=1)
     frame = _marked(stateful(_source(spark, tmp_path / "in"))).dropDuplicates(["id", "ts"])

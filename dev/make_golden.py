@@ -100,6 +100,14 @@ def events() -> Iterator[list[tuple[str, Any]]]:
     yield [("put", (("Sankar", 600), (7, "last"), 2**62))]
 
 
+def few_events() -> Iterator[list[tuple[str, Any]]]:
+    """Some of the changes of `events`, in as few versions as have a snapshot among them."""
+    yield [("put", (("Jade", 10 * i), (i, "n" * (i % 13)), None)) for i in range(12)]
+    yield [("put", (("Sankar", 0), (-1, None), None)), ("remove", ("Jade", 10))]
+    yield [("put", (("Łucja", 640), (-(2**63), ""), None))]
+    yield [("evict", 30), ("put", (("Sankar", 600), (7, "last"), 2**62))]
+
+
 def every_type() -> Iterator[list[tuple[str, Any]]]:
     """Rows of every type: usual values, the ends of each range, nulls, NaN and zeros."""
     moment = datetime(2024, 2, 29, 23, 59, 59, 999_999)
@@ -150,6 +158,11 @@ SPECS = (
         partitions=None, index=1, prefix=1,
     ),
     Spec("types-none", EVERY_KEY, EVERY_VALUE, every_type, {"merge_fanout": 9}, prefix=2),
+    Spec(
+        "copies-zstd", *EVENTS, few_events,
+        {"pack_threshold_bytes": 2300, "compression": "zstd", "keep_copies": "on"},
+        partitions=1, index=1,
+    ),
 )  # fmt: skip
 
 
@@ -178,7 +191,7 @@ class Writer:
             min_versions_to_retain=3,
             grace_period_ms=0,
             maintenance_interval_ms=3_600_000,
-            **{"merge_fanout": 2, **spec.settings},
+            **{"merge_fanout": 2, "keep_copies": "off", **spec.settings},
         )
         if spec.partitions is None:
             provider = HDFSBackedStateStoreProvider(runtime=runtime, storage=storage)

@@ -85,7 +85,8 @@ def session(log: Path) -> Iterator[SparkSession]:
 def start_profit(spark: SparkSession, place: Path, wait_in: int | None = None) -> Any:
     """The profit stream; it waits for ever before it delivers version `wait_in`."""
 
-    def deliver(batch: DataFrame, version: int) -> None:
+    def deliver(batch: DataFrame, batch_id: int) -> None:
+        version = batch_id + 1  # batches count from 0, and each of this stream makes a version
         if version == wait_in:
             print(COMMITTED, flush=True)
             threading.Event().wait()

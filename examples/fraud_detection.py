@@ -76,8 +76,8 @@ def alerts(purchases: DataFrame) -> StatefulDataFrame:
     return grouped.transformWithState(FraudDetector(), ALERTS, "Append", "EventTime")
 
 
-def show(batch: DataFrame, version: int) -> None:
-    """Print what a version found."""
+def show(batch: DataFrame, batch_id: int) -> None:
+    """Print what a batch found."""
     for row in batch.collect():
         print(f"{row.card} {row.what}: {row.amount:.2f}")
 

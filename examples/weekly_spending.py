@@ -59,8 +59,8 @@ def stored(checkpoint: Path) -> list[str]:
     )
 
 
-def closed(batch: DataFrame, version: int) -> None:
-    """Print the totals of weeks that are over; called by the stream for each version."""
+def closed(batch: DataFrame, batch_id: int) -> None:
+    """Print the totals of weeks that are over; called by the stream for each batch."""
     start, end = (F.date_format(f"window.{side}", "dd-MM") for side in ("start", "end"))
     week = F.concat_ws("..", start, end)
     for row in batch.orderBy("window", "user").withColumn("window", week).collect():

@@ -19,8 +19,12 @@ from holdfast.types import parse_schema
 
 
 def shop(root: Path) -> Path:
-    """The shop of the guide as a database: four versions, two partitions, a tag on version 2."""
-    db = holdfast.open(root, key="user string", value="total long", partitions=2)
+    """The shop of the guide as a database: four versions, two partitions, a tag on version 2.
+
+    Without second copies, as the other database here: what is damaged in tests shall be damage.
+    """
+    conf = {"keep_copies": "off"}
+    db = holdfast.open(root, key="user string", value="total long", partitions=2, conf=conf)
     for changes in [{"Sankar": 200}, {"Jade": 800}, {"Sankar": 500}, {"Kun": 100, "Jade": None}]:
         with db.update() as store:
             for user, total in changes.items():
@@ -35,9 +39,8 @@ def shop(root: Path) -> Path:
 
 def merged_shop(root: Path) -> Path:
     """A database of one partition whose newest version reads a snapshot with fallbacks."""
-    db = holdfast.open(
-        root, key="user string", value="total long", conf={"pack_threshold_bytes": 0}
-    )
+    conf = {"pack_threshold_bytes": 0, "keep_copies": "off"}
+    db = holdfast.open(root, key="user string", value="total long", conf=conf)
     for number in range(6):
         with db.update() as store:
             store.put(("Sankar",), (number,))

@@ -394,7 +394,7 @@ def test_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:
 
 
 def test_no_error_says_a_cell_that_was_typed_or_stored(tmp_path: Path) -> None:
-    db = holdfast.open(tmp_path, key="k int", value="v string")
+    db = holdfast.open(tmp_path, key="k int", value="v string", conf={"keep_copies": "off"})
     with db.update() as store:
         store.put((1,), ("secret",))
     db.close()

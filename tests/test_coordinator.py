@@ -27,6 +27,7 @@ from holdfast.coordinator import (
     connection,
     wire,
 )
+from holdfast.coordinator import endpoint as serving
 from holdfast.coordinator import ref as coordinator_ref
 from holdfast.coordinator.messages import (
     GetLaggingStores,
@@ -57,7 +58,7 @@ def provider_id(partition: int = 0, run: int = 1) -> StateStoreProviderId:
 
 @pytest.fixture
 def endpoint() -> Iterator[StateStoreCoordinator]:
-    coordinator = StateStoreCoordinator(timeout_s=TIMEOUT_S)
+    coordinator = StateStoreCoordinator(timeout_s=TIMEOUT_S, proof_timeout_s=TIMEOUT_S)
     yield coordinator
     assert coordinator.is_running, "nothing ends the endpoint but stop"
     coordinator.stop()
@@ -66,7 +67,7 @@ def endpoint() -> Iterator[StateStoreCoordinator]:
 @pytest.fixture
 def hasty() -> Iterator[StateStoreCoordinator]:
     """An endpoint that waits for nobody."""
-    coordinator = StateStoreCoordinator(timeout_s=HASTY_S)
+    coordinator = StateStoreCoordinator(timeout_s=HASTY_S, proof_timeout_s=HASTY_S)
     yield coordinator
     assert coordinator.is_running, "nothing ends the endpoint but stop"
     coordinator.stop()
@@ -92,7 +93,7 @@ def connected(
     """A worker's reference, with the application's secret unless another is given."""
     found = endpoint.address
     address = CoordinatorAddress(found.host, found.port, secret or found.secret)
-    link = connection.Connection(address, timeout_s=timeout_s)
+    link = connection.Connection(address, timeout_s=timeout_s, handshake_timeout_s=timeout_s)
     yield StateStoreCoordinatorRef(link, address)
     link.close()
 
@@ -168,7 +169,8 @@ def test_many_questions_are_answered_in_their_order(endpoint: StateStoreCoordina
 
 
 def test_many_workers_are_served_at_once() -> None:
-    start, busy = threading.Barrier(40), StateStoreCoordinator(timeout_s=PATIENCE_S)
+    start = threading.Barrier(40)
+    busy = StateStoreCoordinator(timeout_s=PATIENCE_S, proof_timeout_s=PATIENCE_S)
 
     def work(number: int) -> bool:
         with connected(busy, timeout_s=PATIENCE_S) as far:
@@ -477,23 +479,51 @@ def test_answers_that_nobody_reads_end_a_connection(endpoint: StateStoreCoordina
         send_slowly(own, frames, pause_s=0)
 
 
-def test_more_connections_than_there_is_room_for_are_ended() -> None:
-    small = StateStoreCoordinator(max_connections=2)
+def test_a_worker_takes_the_place_of_the_one_that_was_silent_longest() -> None:
+    small = StateStoreCoordinator(proof_timeout_s=TIMEOUT_S, max_connections=2)
     try:
-        held = [shaken(small)[0] for _ in range(2)]
-        assert is_ended(raw(small))
-        held.pop().close()
-        with connected(small) as far:
-            for _ in range(100):  # until the endpoint has seen the other one go
-                far.report_active_instance(provider_id(), "host", "1")
-                if small.instances.get_location(provider_id()):
-                    break
-                link = far._link
-                assert isinstance(link, connection.Connection)
-                link._not_before = 0.0
-                time.sleep(0.02)
-        assert small.instances.get_location(provider_id()) == "executor_host_1"
-        held.pop().close()
+        with connected(small) as first, connected(small) as second, connected(small) as third:
+            first.report_active_instance(provider_id(1), "host", "1")
+            for far in (second, first, third):
+                assert far.get_location(provider_id(1)) == "executor_host_1"
+            links = [far._link for far in (first, second, third)]
+            assert all(isinstance(link, connection.Connection) for link in links)
+            stale = [connection._is_stale(link._open[0]) for link in links]  # type: ignore[attr-defined]
+            assert stale == [False, True, False]
+            # It comes again when it has something to say, and loses none of it.
+            second.report_active_instance(provider_id(2), "host", "2")
+            assert second.get_location(provider_id(2)) == "executor_host_2"
+    finally:
+        small.stop()
+
+
+def test_a_worker_gets_in_while_more_than_there_is_room_for_are_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settled_s = serving._SETTLED_S
+    monkeypatch.setattr(serving, "_FEWEST_UNPROVED", 2)
+    monkeypatch.setattr(serving, "_SETTLED_S", 0.0)
+    small = StateStoreCoordinator(proof_timeout_s=PATIENCE_S, max_connections=2)
+    try:
+        shaken(small)
+        shaken(small)
+        arriving = [(own := raw(small), own.recv(wire.GREETING_BYTES)) for _ in range(2)]
+        monkeypatch.setattr(serving, "_SETTLED_S", PATIENCE_S)  # all have just spoken
+        for own, greeted in arriving:
+            own.sendall(wire.reply_to(small.address.secret, greeted))
+            assert own.recv(wire.PROOF_BYTES)
+        deadline = time.monotonic() + PATIENCE_S
+        while small._unproved:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert len(small._connections) == 4
+        monkeypatch.setattr(serving, "_SETTLED_S", settled_s)
+        small._wake.send(b"!")  # it slept for as long as it was told
+        link = connection.Connection(small.address, handshake_timeout_s=PATIENCE_S)
+        fifth = StateStoreCoordinatorRef(link, small.address)
+        fifth.report_active_instance(provider_id(1), "host", "1")
+        assert fifth.get_location(provider_id(1)) == "executor_host_1"
+        link.close()
     finally:
         small.stop()
 

@@ -213,7 +213,8 @@ def test_a_copy_catches_up_with_what_was_committed_since(shop: LocalStorage) -> 
     plan_copy(shop, target, ["2..3"]).run()
     commit(shop, "Kun", 300)
     copied = plan_copy(shop, target, ["3.."]).run()
-    assert (copied.versions, copied.written_files) == ((3, 4, 5), 2)
+    # The pack of the sample's version 4, and that of version 5 with its second copy.
+    assert (copied.versions, copied.written_files) == ((3, 4, 5), 3)
     assert opened(target) == [2, 3, 4, 5]
     assert inspection.verify(inspection.Root(target)).intact
 
@@ -397,24 +398,27 @@ def following(newest: Manifest, **changes: object) -> Manifest:
 
 
 def test_output_that_waits_comes_along_and_is_checked(shop: LocalStorage) -> None:
-    path = with_outbox(shop).outbox[0]["path"]
-    target = MemoryStorage("new")
+    newest, target = with_outbox(shop), MemoryStorage("new")
+    path = newest.outbox[0]["path"]
+    shop.create_if_absent(delivered_path(5, "of another version 5"), b"")
     plan_copy(shop, target).run()
     assert bytes(target.read(path)) == b"rows"
-    assert target.size(delivered_path(5)) is None
+    assert target.list("delivered") == []
     (Path(shop.location) / path).write_bytes(b"sows")
     with pytest.raises(Corruption, match=r"outbox/.*is damaged: its output"):
         plan_copy(shop, MemoryStorage("other")).run()
 
 
+@pytest.mark.parametrize("is_old", [True, False])
 def test_output_that_was_delivered_stays_behind_and_is_not_delivered_again(
-    shop: LocalStorage,
+    shop: LocalStorage, is_old: bool
 ) -> None:
     newest = with_outbox(shop)
+    note = delivered_path(5, newest.commit_id)
     noted, before, live = MemoryStorage("noted"), MemoryStorage("before"), MemoryStorage("live")
-    shop.create_if_absent(delivered_path(5), b"")
+    shop.create_if_absent(delivered_path(5, None) if is_old else note, b"")
     plan_copy(shop, noted).run()
-    assert noted.size(delivered_path(5)) == 0
+    assert noted.size(note) == 0
 
     def deliver() -> None:
         VersionLog(shop, RUNTIME).publish(following(newest, outbox=()), 1, RUNTIME.monotonic_ms())
@@ -423,9 +427,9 @@ def test_output_that_was_delivered_stays_behind_and_is_not_delivered_again(
     copied = plan_copy(shop, meanwhile(live, "open_writer", deliver), threads=1).run()
     assert (copied.versions[-1], copied.vanished) == (5, ())
     assert live.size(newest.outbox[0]["path"]) is None
-    assert live.size(delivered_path(5)) == 0
+    assert live.size(note) == 0
     plan_copy(shop, before, ["..5"]).run()
-    assert before.size(delivered_path(5)) == 0
+    assert before.size(note) == 0
 
 
 # -- places that are refused ----------------------------------------------------------------------

@@ -282,7 +282,8 @@ def test_a_version_retired_under_the_reader_says_to_refresh(tmp_path: Path) -> N
 
 
 def test_damage_is_not_taken_for_a_version_that_was_retired(tmp_path: Path) -> None:
-    db = holdfast.open(tmp_path, key="k long", value="v long", conf={"pack_threshold_bytes": 0})
+    conf = {"pack_threshold_bytes": 0, "keep_copies": "off"}
+    db = holdfast.open(tmp_path, key="k long", value="v long", conf=conf)
     with db.update() as store:
         store.put((1,), (1,))
     db.close()

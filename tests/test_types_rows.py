@@ -279,7 +279,7 @@ def test_chunked_columns_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ddl", "stored"), [("timestamp", 2**62), ("timestamp_ntz", -(2**62)), ("time", 1001)]
+    ("ddl", "stored"), [("timestamp", -(2**63)), ("timestamp_ntz", -(2**63)), ("time", 1001)]
 )
 def test_stored_values_that_python_cannot_hold_are_refused_by_column(ddl: str, stored: int) -> None:
     codec = RowCodec(parse_schema(f"`the column` {ddl}"))

@@ -189,6 +189,12 @@ SETTINGS: tuple[Setting, ...] = (
         "Time for which a remote root that does not answer is asked again.", at_least=0,
     ),
     Setting(
+        "keep_copies", HOLDFAST_PREFIX + "keepCopies", "text", AUTOMATIC,
+        "Whether new deltas and packs are written twice until a merge holds their rows as well, so "
+        "that one lost or damaged file costs no version; `auto` is on for roots on a local disk.",
+        one_of=(AUTOMATIC, "on", "off"),
+    ),
+    Setting(
         "progress", HOLDFAST_PREFIX + "progress", "boolean", True,
         "Whether a query shows a live line on a terminal or in a notebook.",
     ),
@@ -253,6 +259,7 @@ class StateStoreConf:
     cache_location: str = AUTOMATIC
     cache_size_bytes: int = 4 << 30
     retry_timeout_ms: int = 60_000
+    keep_copies: str = AUTOMATIC
     progress: bool = True
     metrics_port: int = -1
     locality: str = "on"

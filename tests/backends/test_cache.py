@@ -141,7 +141,7 @@ def test_the_maker_of_a_small_delta_does_not_fetch_it_out_of_its_pack(
     first = provider._empty_manifest()
     versions = VersionLog(CachedStorage(remote, str(tmp_path / "driver"), LIMIT), Runtime.system())
     versions.publish(first, 1, None)
-    committer = Committer(versions, Runtime.system(), StateStoreConf())
+    committer = Committer(versions, Runtime.system(), StateStoreConf(keep_copies="off"))
     committer.commit(first, None, [prepared], "f" * 32)
     packs = [call for call in remote.calls if call.operation == "read" and "packs" in call.path]
     assert packs == []
@@ -313,7 +313,7 @@ def test_a_blob_damaged_at_its_root_is_corruption_with_or_without_a_copy(
     remote: FaultyStorage, tmp_path: Path
 ) -> None:
     cache = CachedStorage(remote, str(tmp_path), LIMIT)
-    grow(cache, 200_000)
+    grow(cache, 200_000, keep_copies="off")
     path = remote.inner.list("0/0")[0].path
     data = bytearray(remote.inner.read(path))
     data[1000:2000] = bytes(1000)

@@ -146,3 +146,12 @@ def test_a_failure_that_lasts_is_raised_at_the_end_of_the_time() -> None:
     with pytest.raises(Passing):
         retried(fail, lambda error: True, 300)
     assert 0.25 < time.monotonic() - started < 3
+
+
+def test_a_folder_named_with_an_escape_is_found_by_the_address_spark_gives_it(
+    tmp_path: Path,
+) -> None:
+    text = f"file:{tmp_path}/job%201"
+    assert open_storage(text).location == f"{tmp_path}/job 1"
+    (tmp_path / "job%201").mkdir()
+    assert open_storage(text).location == f"{tmp_path}/job%201"

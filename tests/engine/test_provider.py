@@ -47,7 +47,7 @@ class TestLocal(EngineConformance):
 class TestInRanges(EngineConformance):
     """Data files are never mapped, as under a limit of the address space."""
 
-    settings: ClassVar[dict[str, Any]] = {"pack_threshold_bytes": 512}
+    settings: ClassVar[dict[str, Any]] = {"pack_threshold_bytes": 512, "keep_copies": "off"}
 
     @pytest.fixture(autouse=True)
     def no_room(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -416,7 +416,7 @@ def test_deltas_above_the_threshold_are_files_and_others_share_packs(root: Path)
     store.put_many(pa.table({"user": [str(i) for i in range(5000)], "total": range(5000)}))
     store.commit()
     kinds = [f.rpartition("/")[2].partition(".")[2] for f in files(root) if "versions" not in f]
-    assert sorted(kinds) == ["delta", "pack"]
+    assert sorted(kinds) == ["delta", "delta.copy", "pack", "pack.copy"]
     assert make(root).get_read_store(2).metrics.num_keys == 5001
 
 
@@ -430,8 +430,9 @@ def test_in_a_query_a_commit_only_prepares(root: Path) -> None:
     assert store.prepared.base_version == 0
     with pytest.raises(VersionNotFound):
         provider.get_store(1)
-    (delta,) = files(root)
+    delta, copy = files(root)
     assert delta.startswith("3/7/1-")
+    assert copy == f"{delta}.copy"
     store.discard()
     assert files(root) == []
 

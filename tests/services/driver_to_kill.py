@@ -1,9 +1,10 @@
 """A driver that says on its output where it is, and dawdles there, to be killed by a test.
 
-    python driver_to_kill.py FOLDER SINK [GRACE_SECONDS]
+    python driver_to_kill.py FOLDER SINK [TRIGGER]
 
 Reads FOLDER/in one file a batch, counts windows, delivers to FOLDER/out by SINK (parquet or
-function). Ends when all files are read. From one line `phase …` to the next it is in that phase.
+function) under TRIGGER (availableNow, or default). Ends when all files are read. From one line
+`phase …` to the next it is in that phase.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ def to_files(folder: Path) -> Callable[[DataFrame, int], None]:
 
 def main() -> None:
     folder, sink = Path(sys.argv[1]), sys.argv[2]
+    is_bounded = (sys.argv[3:] or ["availableNow"]) == ["availableNow"]
     announce(VersionLoop, "run", "read", then="between")
     announce(VersionLoop, "_run_stage", "compute", before=False, after=True)
     announce(Committer, "_pack", "write", after=True)
@@ -111,12 +113,17 @@ def main() -> None:
     spark = session("driver to kill")
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
     frame = windows(stateful(source.parquet(str(folder / "in"))))
-    writer = frame.writeStream.outputMode("append").trigger(availableNow=True)
+    writer = frame.writeStream.outputMode("append")
+    if is_bounded:
+        writer = writer.trigger(availableNow=True)
     writer = writer.option("checkpointLocation", str(folder / "cp"))
     if sink == "parquet":
         query = writer.format("parquet").start(str(folder / "out"))
     else:
         query = writer.foreachBatch(to_files(folder / "out")).start()
+    if not is_bounded:
+        query.processAllAvailable()
+        query.stop()
     query.awaitTermination()
     print(f"done {query.version}", flush=True)
 

@@ -26,8 +26,8 @@ def test_profit_from_kafka_is_that_of_the_worked_example_batch_by_batch(
 ) -> None:
     shown: dict[int, list[Any]] = {}
 
-    def keep(batch: DataFrame, version: int) -> None:
-        shown[version - 1] = [row.profit for row in batch.orderBy("window").collect()]
+    def keep(batch: DataFrame, batch_id: int) -> None:
+        shown[batch_id] = [row.profit for row in batch.orderBy("window").collect()]
 
     def start() -> Any:
         lines = from_kafka(spark, broker.address)

@@ -295,7 +295,7 @@ def test_what_a_crashed_writer_left_on_hdfs_is_swept(on_hdfs: Remote) -> None:
 def test_an_upload_that_a_crashed_writer_left_on_s3_is_swept(minio: Minio) -> None:
     minio.create_bucket("swept")  # MinIO lists the uploads of whole buckets only
     storage = S3Storage("s3://swept", minio.options)
-    place = storage.place("0/0/1.snapshot")
+    place = storage.place(f"0/0/1-{'a' * 32}.snapshot")
     upload = storage.client.create_multipart_upload(**place)["UploadId"]
     storage.client.upload_part(**place, UploadId=upload, PartNumber=1, Body=b"x")
     assert storage.sweep(3600) == 0

@@ -74,6 +74,7 @@ class Driver:
 
     def open(self) -> None:
         self.loop.open()
+        (Path(self.loop.spec.checkpoint) / "metadata").write_text(json.dumps({"id": "q"}))
 
     @property
     def next_batch(self) -> int:
@@ -99,7 +100,6 @@ class World:
         self._spark, self.folder, self._sink, self._patch = spark, folder, sink, patch
         (folder / "in").mkdir()
         (folder / "cp").mkdir()
-        (folder / "cp" / "metadata").write_text(json.dumps({"id": "q"}))
         self.delivered: dict[int, list[Any]] = {}
 
     def driver(self) -> Driver:

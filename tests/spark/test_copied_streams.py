@@ -43,13 +43,13 @@ def run(
     fails_at: int | None = None,
     **options: str,
 ) -> Delivered:
-    """Take in what is there, one file a batch; what was delivered, by version."""
+    """Take in what is there, one file a batch; what was delivered, by batch id."""
     delivered: Delivered = []
 
-    def deliver(rows: Any, version: int) -> None:
-        if version == fails_at:
+    def deliver(rows: Any, batch_id: int) -> None:
+        if batch_id == fails_at:
             raise OSError("the sink is full")
-        delivered.append((version, sorted(map(repr, rows.collect()))))
+        delivered.append((batch_id, sorted(map(repr, rows.collect()))))
 
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1").parquet(str(source))
     query = (
@@ -101,7 +101,7 @@ def test_a_stream_goes_on_from_a_copy_as_if_it_had_not_been_moved(
         with pytest.raises(StreamingQueryException, match="do not belong together"):
             run(spark, source, counted, checkpoint, **left)
     assert holdfast.read(checkpoint).version == 2
-    assert run(spark, source, counted, checkpoint, stateLocation=str(third))[-1][0] == 5
+    assert run(spark, source, counted, checkpoint, stateLocation=str(third))[-1][0] == 4
 
 
 def test_a_stream_whose_driver_died_goes_on_from_a_copy_of_its_newest_version(
@@ -115,7 +115,7 @@ def test_a_stream_whose_driver_died_goes_on_from_a_copy_of_its_newest_version(
     copy(checkpoint, moved, "--versions", "newest")
     write_batches(source, seed=9, batches=3)
     again = run(spark, source, counted, checkpoint, stateLocation=str(moved))
-    assert [version for version, _ in again] == [2, 3]
+    assert [batch_id for batch_id, _ in again] == [1, 2]
     assert again[0] == delivered[-1]
     assert [delivered[0], *again] == run(spark, source, counted, tmp_path / "whole")
 
@@ -126,10 +126,10 @@ def test_what_waits_for_delivery_is_delivered_from_the_copy(
     source, checkpoint, moved = tmp_path / "in", tmp_path / "cp", tmp_path / "moved"
     write_batches(source, seed=8, batches=2)
     with pytest.raises(StreamingQueryException, match="the sink is full"):
-        run(spark, source, totalled, checkpoint, fails_at=2)
+        run(spark, source, totalled, checkpoint, fails_at=1)
     assert list((checkpoint / "holdfast" / "outbox").iterdir())
     copy(checkpoint, moved)
     write_batches(source, seed=8, batches=3)
     delivered = run(spark, source, totalled, checkpoint, stateLocation=str(moved))
     assert delivered == run(spark, source, totalled, tmp_path / "whole")[1:]
-    assert [version for version, _ in delivered] == [2, 3]
+    assert [batch_id for batch_id, _ in delivered] == [1, 2]

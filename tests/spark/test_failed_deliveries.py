@@ -1,4 +1,4 @@
-"""A sink that fails gets what it lacks, the same rows under the same version, before all else."""
+"""A sink that fails gets what it lacks, the same rows under the same batch id, before all else."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ PATIENCE_S = 120
 
 
 class Sink:
-    """Keeps what it was given by version, and fails where a test says so."""
+    """Keeps what it was given by batch id, and fails where a test says so."""
 
     def __init__(self) -> None:
         self.given: dict[int, list[str]] = {}
         self.before: Callable[[list[str]], None] = lambda rows: None
 
-    def deliver(self, frame: DataFrame, version: int) -> None:
+    def deliver(self, frame: DataFrame, batch_id: int) -> None:
         rows = sorted(map(repr, frame.collect()))
         self.before(rows)
-        assert self.given.setdefault(version, rows) == rows
+        assert self.given.setdefault(batch_id, rows) == rows
 
     def fail(self, rows: list[str]) -> None:
         """Fail once rows come: those of windows that a tick has closed."""
@@ -122,7 +122,7 @@ def test_a_loop_delivers_what_its_sink_lacks_before_it_goes_on(
         patched.setattr(driver.sink, "deliver", fail)
         with pytest.raises(OSError, match="the sink is full"):
             driver.run(1)
-    assert (list(world.delivered), driver.loop.manifest.version) == ([1], 2)
+    assert (list(world.delivered), driver.loop.manifest.version) == ([0], 2)
     driver.run(2)
-    assert list(world.delivered) == [1, 2, 3]
+    assert list(world.delivered) == [0, 1, 2]
     world.check(3)

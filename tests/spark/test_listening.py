@@ -9,11 +9,12 @@ import re
 import subprocess
 import sys
 import threading
-import time
 import types
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQueryListener
+from waiting import until
 
 import holdfast
 from holdfast import stateful
 from holdfast.spark import line
+from holdfast.spark.listening import MOST_WAITING, Announcer, Listeners
 from holdfast.spark.metrics import CONTENT_TYPE, MetricsServer, QueryMetrics, metrics_text
 
 pytestmark = pytest.mark.spark
@@ -55,10 +58,37 @@ class Heard(StreamingQueryListener):
         return [event.progress for kind, event in self.events if kind == "progress"]
 
 
+class HeardFromTheStart(Heard):
+    """Leaves out what it hears of queries it did not hear start.
+
+    `stop()` waits for no listener: the end of an earlier test's query may be told in this one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runs: set[str] = set()
+
+    def onQueryStarted(self, event: Any) -> None:
+        self._runs.add(str(event.runId))
+        super().onQueryStarted(event)
+
+    def onQueryProgress(self, event: Any) -> None:
+        if str(event.progress.runId) in self._runs:
+            super().onQueryProgress(event)
+
+    def onQueryIdle(self, event: Any) -> None:
+        if str(event.runId) in self._runs:
+            super().onQueryIdle(event)
+
+    def onQueryTerminated(self, event: Any) -> None:
+        if str(event.runId) in self._runs:
+            super().onQueryTerminated(event)
+
+
 @pytest.fixture
 def heard() -> Iterator[Heard]:
-    """A listener to all queries."""
-    listener = Heard()
+    """A listener to all queries that start in the test."""
+    listener = HeardFromTheStart()
     holdfast.addListener(listener)
     yield listener
     holdfast.removeListener(listener)
@@ -84,13 +114,6 @@ def finish(frame: Any, **options: Any) -> Any:
     return query
 
 
-def until(holds: Callable[[], bool], seconds: float = 240) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come to hold"
-        time.sleep(0.05)
-
-
 # -- listeners ---------------------------------------------------------------------------------
 
 
@@ -99,6 +122,7 @@ def test_a_listener_gets_the_whole_progress_in_pysparks_classes(
 ) -> None:
     monkeypatch.setattr("holdfast.spark.watching._SPARKS_PROGRESS_S", 120)
     query = finish(stream(spark, tmp_path / "in"), queryName="told")
+    until(lambda: "terminated" in heard.kinds())
     kinds = heard.kinds()
     assert kinds == ["started", *["progress"] * (len(kinds) - 2), "terminated"]
     first, *_, last = heard.progress()
@@ -135,7 +159,7 @@ def test_a_start_is_told_before_start_returns(
         assert (kind, event.name, str(event.runId)) == ("started", "begun", query.runId)
     finally:
         query.stop()
-    assert heard.kinds()[-1] == "terminated"
+    until(lambda: heard.kinds()[-1] == "terminated")
 
 
 def test_queries_do_not_share_their_own_listeners(
@@ -156,10 +180,10 @@ def test_queries_do_not_share_their_own_listeners(
     finally:
         for query in queries:
             query.stop()
+    until(lambda: heard.kinds().count("terminated") == 2)
     assert {progress.name for progress in ours.progress()} <= {"one"}
-    assert ours.kinds()[-1] == "terminated"
+    until(lambda: ours.kinds()[-1] == "terminated")
     assert {progress.name for progress in heard.progress()} == {"one", "two"}
-    assert heard.kinds().count("terminated") == 2
     assert gone.events == []
     assert two.exception() is None
 
@@ -167,7 +191,7 @@ def test_queries_do_not_share_their_own_listeners(
 def test_a_listener_that_raises_is_logged_and_does_no_harm(
     spark: SparkSession, tmp_path: Path, heard: Heard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(Heard):
+    class Broken(HeardFromTheStart):
         def onQueryProgress(self, event: Any) -> None:
             raise ValueError("no patience")
 
@@ -176,6 +200,7 @@ def test_a_listener_that_raises_is_logged_and_does_no_harm(
     try:
         with caplog.at_level(logging.WARNING, "holdfast"):
             query = finish(stream(spark, tmp_path / "in", files=1))
+            until(lambda: "terminated" in broken.kinds())
     finally:
         holdfast.removeListener(broken)
     assert query.exception() is None
@@ -198,11 +223,11 @@ def test_a_listener_may_stop_the_query(spark: SparkSession, tmp_path: Path) -> N
     query = frame.writeStream.outputMode("update").format("noop").start()
     running.append(query)
     query.addListener(Stops())
-    if query.lastProgress is not None:  # it was faster than we
-        rows = spark.range(1).selectExpr("'k' AS k", "timestamp_seconds(1700000100) AS ts")
-        rows.write.mode("append").parquet(str(tmp_path / "in"))
-    assert stopped.wait(60)
-    query.awaitTermination(60)
+    # What was there at the start may have been delivered before anybody listened.
+    rows = spark.range(1).selectExpr("'k' AS k", "timestamp_seconds(1700000100) AS ts")
+    rows.write.mode("append").parquet(str(tmp_path / "in"))
+    assert stopped.wait(240)
+    query.awaitTermination(240)
     assert not query.isActive
 
 
@@ -236,6 +261,97 @@ def test_an_idle_query_says_so(spark: SparkSession, tmp_path: Path, heard: Heard
         spark.conf.unset(setting)
     assert heard.kinds().index("progress") < heard.kinds().index("idle")
     assert str(dict(heard.events)["idle"].runId) == query.runId
+
+
+class ToldQuery:
+    """A query as its announcer sees it; counts how often it is asked whether it is idle."""
+
+    id = runId = str(uuid.uuid4())  # noqa: N815 - Spark's name
+    name = "told"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    @property
+    def is_idle(self) -> bool:
+        self.asked += 1
+        return True
+
+
+def no_progress() -> dict[str, Any]:
+    raise AssertionError("nobody listens")
+
+
+def test_nobody_is_asked_for_what_nobody_hears() -> None:
+    query = ToldQuery()
+    announcer = Announcer(query, Listeners(), idle_interval_s=0.001)
+    for _ in range(10):
+        announcer.progressed(no_progress)
+    assert not announcer._waiting
+    announcer.terminated(None)
+    announcer.join(120)
+    assert query.asked == 0
+
+
+def test_an_end_waits_for_no_listener_and_what_waits_for_one_is_bounded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    goes_on, is_in = threading.Event(), threading.Event()
+
+    class Slow(HeardFromTheStart):
+        def onQueryProgress(self, event: Any) -> None:
+            is_in.set()
+            assert goes_on.wait(240)
+
+    slow, own, asked = Slow(), Listeners(), []
+
+    def told(number: int) -> dict[str, Any]:
+        asked.append(number)
+        zero = dict.fromkeys(("numInputRows", "inputRowsPerSecond", "processedRowsPerSecond"), 0)
+        times = {"timestamp": "", "durationMs": {}, "eventTime": {}, "batchDuration": 0}
+        parts = {"stateOperators": [], "sources": [], "observedMetrics": {}}
+        sink = {"sink": {"description": "", "numOutputRows": -1}}
+        facts = {"id": ToldQuery.id, "runId": ToldQuery.runId, "name": "", "batchId": number}
+        return {**facts, **zero, **times, **parts, **sink, "version": number, "isTick": False}
+
+    own.add(slow)
+    announcer = Announcer(ToldQuery(), own, idle_interval_s=240)
+    announcer.progressed(partial(told, -1))
+    assert is_in.wait(240)
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        for number in range(2 * MOST_WAITING):
+            announcer.progressed(partial(told, number))
+    assert len(announcer._waiting) == MOST_WAITING
+    assert caplog.text.count("too slow") == 1
+    announcer.terminated(None)
+    assert "terminated" not in slow.kinds()
+    goes_on.set()
+    announcer.join(240)
+    assert slow.kinds() == ["started", "terminated"]
+    assert asked == [-1, *range(MOST_WAITING, 2 * MOST_WAITING)]
+
+
+def test_stop_returns_while_a_listener_is_busy(spark: SparkSession, tmp_path: Path) -> None:
+    goes_on, is_in = threading.Event(), threading.Event()
+
+    class Slow(HeardFromTheStart):
+        def onQueryProgress(self, event: Any) -> None:
+            is_in.set()
+            assert goes_on.wait(240)
+
+    slow = Slow()
+    frame = stream(spark, tmp_path / "in", files=1)
+    holdfast.addListener(slow)
+    try:
+        query = frame.writeStream.outputMode("update").format("noop").start()
+        assert is_in.wait(240)
+        query.stop()
+        assert "terminated" not in slow.kinds()
+        goes_on.set()
+        until(lambda: "terminated" in slow.kinds())
+    finally:
+        goes_on.set()
+        holdfast.removeListener(slow)
 
 
 def test_only_pysparks_listeners_are_taken() -> None:
@@ -400,6 +516,7 @@ def test_there_is_no_line_in_a_log_file(monkeypatch: pytest.MonkeyPatch) -> None
 _SCRIPT = """
 import sys
 from holdfast.spark import line
+from holdfast.spark.listening import MOST_WAITING, Announcer, Listeners
 first, second = line.open_line(), line.open_line()
 for number in range(3):
     first.show(f"first {number}")

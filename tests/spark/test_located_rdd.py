@@ -18,6 +18,7 @@ from pyspark import RDD, TaskContext
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import functions as F
 
+from floods import silent_connections
 from holdfast import stateful
 from holdfast.coordinator import StateStoreCoordinator, StateStoreCoordinatorRef
 from holdfast.ids import StateStoreId, StateStoreProviderId
@@ -131,6 +132,27 @@ def test_a_stream_goes_on_when_workers_cannot_reach_the_coordinator(
     query.processAllAvailable()
     found = totals(query)
     query.stop()
+    assert found == EXPECTED
+
+
+@pytest.mark.spark
+def test_a_stream_commits_while_silent_connections_crowd_the_coordinator(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowded = StateStoreCoordinator(proof_timeout_s=600)  # the crowd stays as long as the test
+    try:
+        with silent_connections(crowded.address.port, 2000):
+            while len(crowded._unproved) < crowded.most_unproved:
+                time.sleep(0.01)
+            monkeypatch.setattr(Locality, "address", crowded.address)
+            query = started(spark, tmp_path)
+            query.processAllAvailable()
+            found = totals(query)
+            query.stop()
+            assert len(crowded._connections) <= crowded.most_unproved
+        assert crowded.is_running
+    finally:
+        crowded.stop()
     assert found == EXPECTED
 
 

@@ -46,6 +46,14 @@ def _state(checkpoint: Path) -> tuple[int, Counter[str]]:
     return state.version, Counter({row["k"]: row["count"] for row in rows})
 
 
+def _committed(checkpoint: Path) -> int:
+    """The newest version; a manifest still under its temporary name does not count."""
+    try:
+        return holdfast.read(checkpoint).version
+    except holdfast.HoldfastError:
+        return 0
+
+
 def _wait_for_the_others(group: int) -> None:
     """The JVM of a driver that is gone may still write to the checkpoint."""
     deadline = time.monotonic() + PATIENCE_S
@@ -75,8 +83,7 @@ def test_a_signal_ends_a_stream_without_harm(
             start_new_session=True,
         )  # fmt: skip
     deadline = time.monotonic() + PATIENCE_S
-    versions = checkpoint / "holdfast" / "versions"
-    while not versions.is_dir() or len(list(versions.iterdir())) < 3:
+    while _committed(checkpoint) < 2:
         assert process.poll() is None, said.read_text()
         assert time.monotonic() < deadline, said.read_text()
         time.sleep(0.02)
@@ -104,6 +111,6 @@ def test_a_signal_ends_a_stream_without_harm(
     )  # fmt: skip
     query.awaitTermination()
     last, counts = _state(checkpoint)
-    # Spark may have listed a file for a batch it did not come to plan: its next batch takes two.
-    assert last in (version + 3, version + 4)
+    # Spark may have listed files for a batch it did not come to plan: its next one takes them too.
+    assert version < last <= version + 4
     assert counts == _counts(source, version + 4)

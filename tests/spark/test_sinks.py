@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, IllegalArgumentException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast
 from holdfast import stateful
 from holdfast.errors import Unavailable
 from holdfast.spark.filesink import FileSink
+from holdfast.spark.plans import Plan, Plans
 from holdfast.spark.private import hadoop
+from holdfast.spark.sinks import MemorySink, OutputBatch
 
 pytestmark = pytest.mark.spark
 SCHEMA = "k string, v long, ts timestamp"
@@ -105,6 +107,21 @@ def test_the_memory_sink_keeps_the_result_or_every_update(
     stream = counts(stateful(source(spark, tmp_path / "in")))
     finish(stream.writeStream.outputMode(mode).format("memory").queryName(f"kept_{mode}"))
     assert pairs(spark.table(f"kept_{mode}")) == seen
+
+
+def test_the_memory_sink_adds_rows_to_its_table_and_none_of_them_twice(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = MemorySink("adds", complete=False)
+    sink.start(spark.range(0))
+    table = spark.table("adds")
+    # Neither the rows that are there nor those that come pass through this process.
+    monkeypatch.setattr(DataFrame, "collect", None)
+    for number in (1, 2, 2, 3):
+        sink.deliver(spark.range(number, number + 2), at(number))
+        assert table.count() == 2 * number
+    monkeypatch.undo()
+    assert pairs(table) == [(1,), (2,), (2,), (3,), (3,), (4,)]
 
 
 def test_a_name_that_is_in_use_is_refused_and_its_table_keeps_its_rows(
@@ -198,6 +215,11 @@ def sink_in(folder: Path, **options: str) -> FileSink:
     return FileSink(str(folder / "out"), "parquet", options, [], str(folder / "cp"))
 
 
+def at(version: int, commit: str = "a", **more: Any) -> OutputBatch:
+    """A version as a sink gets it."""
+    return OutputBatch(version, version - 1, commit * 32, epoch=version - 1, **more)
+
+
 def numbers(spark: SparkSession, folder: Path) -> list[int]:
     return sorted(row.id for row in spark.read.parquet(str(folder / "out")).collect())
 
@@ -205,12 +227,12 @@ def numbers(spark: SparkSession, folder: Path) -> list[int]:
 def test_a_second_delivery_adds_nothing_however_the_rows_are_cut(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    sink_in(tmp_path).deliver(spark.range(0, 50, 1, 4), 1)
+    sink_in(tmp_path).deliver(spark.range(0, 50, 1, 4), at(1))
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
-    sink_in(tmp_path, maxRecordsPerFile="3").deliver(spark.range(0, 50, 1, 2), 1)
+    sink_in(tmp_path, maxRecordsPerFile="3").deliver(spark.range(0, 50, 1, 2), at(1))
     assert numbers(spark, tmp_path) == list(range(50))
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("part-*")} == before
-    assert all(path.name.startswith("part-0000000001-0000") for path in before)
+    assert all(path.name.startswith("part-0000000000-0000") for path in before)
 
 
 @pytest.mark.parametrize("crash_at", range(1, 6))
@@ -220,10 +242,10 @@ def test_a_delivery_that_crashed_between_renames_is_completed_with_what_is_missi
     with monkeypatch.context() as patched:
         failing_rename(patched, crash_at)
         with pytest.raises(OSError, match="the disk went away"):
-            sink_in(tmp_path).deliver(spark.range(0, 50, 1, 4), 1)
-    sink_in(tmp_path).deliver(spark.range(0, 50, 1, 3), 1)
+            sink_in(tmp_path).deliver(spark.range(0, 50, 1, 4), at(1))
+    sink_in(tmp_path).deliver(spark.range(0, 50, 1, 3), at(1))
     assert numbers(spark, tmp_path) == list(range(50))
-    sink_in(tmp_path).deliver(spark.range(50, 60, 1, 3), 2)
+    sink_in(tmp_path).deliver(spark.range(50, 60, 1, 3), at(2))
     assert numbers(spark, tmp_path) == list(range(60))
     assert list((tmp_path / "out" / "_holdfast").glob("*/*-*")) == []
 
@@ -239,8 +261,8 @@ def test_a_crash_between_link_and_unlink_leaves_one_file(
         patched.setattr(Path, "unlink", crash)
         for _ in range(3):  # the plan and two files
             with pytest.raises(OSError, match="crash"):
-                sink.deliver(spark.range(0, 9, 1, 2), 1)
-    sink_in(tmp_path).deliver(spark.range(0, 9, 1, 2), 1)
+                sink.deliver(spark.range(0, 9, 1, 2), at(1))
+    sink_in(tmp_path).deliver(spark.range(0, 9, 1, 2), at(1))
     assert numbers(spark, tmp_path) == list(range(9))
 
 
@@ -252,7 +274,7 @@ def test_of_eight_that_deliver_the_same_version_at_once_each_row_comes_once(
 
     def deliver(number: int) -> None:
         try:
-            sink_in(tmp_path).deliver(spark.range(0, 40, 1, 1 + number % 4), 1)
+            sink_in(tmp_path).deliver(spark.range(0, 40, 1, 1 + number % 4), at(1))
         except Exception as error:
             failures.append(error)
 
@@ -289,7 +311,7 @@ def test_a_disk_without_links_is_renamed_on_by_hadoop(
 ) -> None:
     monkeypatch.setattr(hadoop, "_link", lambda source, target: None)
     for _ in range(2):
-        sink_in(tmp_path).deliver(spark.range(9), 1)
+        sink_in(tmp_path).deliver(spark.range(9), at(1))
     assert numbers(spark, tmp_path) == list(range(9))
     (tmp_path / "a").write_text("a")
     (tmp_path / "b").write_text("b")
@@ -304,12 +326,14 @@ def test_a_rename_that_did_nothing_is_told_and_tried_again(
     with monkeypatch.context() as patched:
         patched.setattr(hadoop, "_link", lambda source, target: None)
         patched.setattr(hadoop, "_rename", lambda *given: False)
-        patched.setattr(FileSink, "_plan", lambda *given: {"1-a/part": "part"})
-        aside = tmp_path / "out" / "_holdfast" / "None" / "1-a"
+        patched.setattr(Plans, "find", lambda *given: Plan({"1-a/part": "part"}))
+        sink = sink_in(tmp_path)
+        query_id = json.loads((tmp_path / "cp" / "metadata").read_text())["id"]
+        aside = tmp_path / "out" / "_holdfast" / query_id / "1-a"
         aside.mkdir(parents=True)
         (aside / "part").write_text("rows")
         with pytest.raises(Unavailable, match=r"Could not move a finished file to .*; try again"):
-            sink_in(tmp_path).deliver(spark.range(9), 1)
+            sink.deliver(spark.range(9), at(1))
         assert (aside / "part").exists()
 
 
@@ -323,7 +347,7 @@ def test_a_plan_whose_answer_got_lost_is_carried_out(
         return False
 
     monkeypatch.setattr(hadoop, "create_if_absent", unheard)
-    sink_in(tmp_path).deliver(spark.range(9), 1)
+    sink_in(tmp_path).deliver(spark.range(9), at(1))
     assert numbers(spark, tmp_path) == list(range(9))
 
 
@@ -331,25 +355,95 @@ def test_a_run_that_was_overtaken_delivers_nothing_more(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     for version in range(1, 13):
-        sink_in(tmp_path).deliver(spark.range(1), version)
+        sink_in(tmp_path).deliver(spark.range(1), at(version))
     with pytest.raises(holdfast.IllegalState, match="another run of the query"):
-        sink_in(tmp_path).deliver(spark.range(1), 1)
+        sink_in(tmp_path).deliver(spark.range(1), at(1))
     assert numbers(spark, tmp_path) == [0] * 12
     assert len(list((tmp_path / "out" / "_holdfast").glob("*/*.plan"))) == 10
 
 
 def test_two_queries_may_share_a_folder(spark: SparkSession, tmp_path: Path) -> None:
-    sink_in(tmp_path).deliver(spark.range(3), 1)
+    sink_in(tmp_path).deliver(spark.range(3), at(1))
     (tmp_path / "cp" / "metadata").unlink()
-    sink_in(tmp_path).deliver(spark.range(3, 6), 1)
+    sink_in(tmp_path).deliver(spark.range(3, 6), at(1))
     assert numbers(spark, tmp_path) == list(range(6))
 
 
 def test_files_without_the_querys_id_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     sink = FileSink(str(tmp_path / "out"), "parquet", {}, [], str(tmp_path / "nothing"))
     with pytest.raises(holdfast.IllegalState, match="metadata"):
-        sink.deliver(spark.range(3), 1)
+        sink.deliver(spark.range(3), at(1))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("basename", ["rows", "_hidden", ".x 5", "part-1-"])
+def test_files_are_delivered_whatever_spark_calls_them(
+    spark: SparkSession, tmp_path: Path, basename: str
+) -> None:
+    options = {"mapreduce.output.basename": basename, "maxRecordsPerFile": "4"}
+    for _ in range(2):
+        sink_in(tmp_path, **options).deliver(spark.range(0, 20, 1, 2), at(1))
+    assert numbers(spark, tmp_path) == list(range(20))
+    assert list((tmp_path / "out" / "_holdfast").glob("*/1-*")) == []
+
+
+def test_a_basename_of_hadoops_settings_costs_no_row_of_a_partitioned_table(
+    spark: SparkSession, tmp_path: Path, table: str
+) -> None:
+    write_input(spark, tmp_path / "in", 0)
+    spark.conf.set("mapreduce.output.basename", "rows")
+    try:
+        to_table(spark, tmp_path, table, partitionBy=["k"])
+    finally:
+        spark.conf.unset("mapreduce.output.basename")
+    assert pairs(spark.table(table).select("k", "s")) == closed(10)
+
+
+def committing(monkeypatch: pytest.MonkeyPatch, commit: Callable[[Path, list[Path]], None]) -> None:
+    """Have a committer of somebody's finish what Spark writes."""
+    save = DataFrameWriter.save
+
+    def saved(self: DataFrameWriter, path: str) -> None:
+        save(self, path)
+        commit(Path(path), sorted(Path(path).glob("part-*")))
+
+    monkeypatch.setattr(DataFrameWriter, "save", saved)
+
+
+def test_files_of_another_committer_are_delivered_and_its_markers_are_not(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit(folder: Path, files: list[Path]) -> None:
+        for number, file in enumerate(files):
+            file.rename(folder / f"{number}=rows.parquet")
+        (folder / "_started_7").write_text("{}")
+        (folder / "_committed_7").write_text("{}")
+        (folder / "_temporary" / "0").mkdir(parents=True)
+        (folder / "_temporary" / "0" / "rows.parquet").write_text("of a task that failed")
+
+    committing(monkeypatch, commit)
+    for version in (1, 2):
+        sink_in(tmp_path).deliver(spark.range(10 * version, 10 * version + 10, 1, 3), at(version))
+    assert numbers(spark, tmp_path) == list(range(10, 30))
+
+
+def test_what_was_written_and_is_not_recognised_is_an_error(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hide(folder: Path, files: list[Path]) -> None:
+        files[0].rename(folder / "_rows.parquet")
+
+    def lose(folder: Path, files: list[Path]) -> None:
+        for file in files:
+            file.unlink()
+
+    for commit, told in ((hide, "wrote _rows.parquet"), (lose, "none of the rows of version 1")):
+        with monkeypatch.context() as patched:
+            committing(patched, commit)
+            with pytest.raises(holdfast.IllegalState, match=told):
+                sink_in(tmp_path).deliver(spark.range(9), at(1))
+    sink_in(tmp_path).deliver(spark.range(9), at(1))
+    assert numbers(spark, tmp_path) == list(range(9))
 
 
 # -- foreach -----------------------------------------------------------------------------------

@@ -56,8 +56,8 @@ def test_a_stop_in_the_middle_of_a_batch_is_no_failure_and_prints_nothing(
     time.sleep(1)  # a thread that ends badly says so after it has ended
     assert "Exception in thread" not in jvm_errors.toString()
     seen: list[Any] = []
-    query = start(spark, tmp_path, lambda rows, version: seen.append((version, rows.collect())))
+    query = start(spark, tmp_path, lambda rows, batch_id: seen.append((batch_id, rows.collect())))
     query.processAllAvailable()
     query.stop()
-    assert seen == [(1, [("a", 1)])], "the same version again"
+    assert seen == [(0, [("a", 1)])], "the same batch again"
     assert holdfast.read(tmp_path / "cp").get("a") == (1,)

@@ -83,7 +83,7 @@ PLACES: dict[str, tuple[str, Callable[[Driver, Sleep], None]]] = {
     "creating the manifest": ("function", call("create_if_absent", "versions/")),
     "before it delivers": ("function", method(lambda d: d.loop, "_deliver")),
     "before it writes files": ("parquet", method(lambda d: d.sink, "_written")),
-    "before its plan": ("parquet", method(lambda d: d.sink, "_check_not_overtaken")),
+    "before its plan": ("parquet", method(lambda d: d.sink, "_names")),
 }
 
 

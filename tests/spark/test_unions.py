@@ -190,7 +190,7 @@ def test_rows_beside_the_state_are_delivered_again_after_a_failed_delivery(
     frame = _of_two(spark, tmp_path, stateful)
     wanted = _normal(_collected(frame, tmp_path / "whole"))
     with pytest.raises(Exception, match="no delivery"):
-        _collected(frame, tmp_path / "broken", fail_at=1)
+        _collected(frame, tmp_path / "broken", fail_at=0)
     assert holdfast.read(str(tmp_path / "broken"), operator=0).version == 1
     assert _normal(_collected(frame, tmp_path / "broken")) == wanted
 

@@ -409,6 +409,9 @@ def _mark(size: int) -> bytes:
 
 
 def _is_cached(path: str) -> bool:
-    """Whether a blob never changes and is read more than once; rows to deliver are read once."""
+    """Whether a blob never changes and is read more than once.
+
+    Rows to deliver are read once, and second copies only when a blob is damaged.
+    """
     found = data_file(path)
-    return found is not None and found.kind in _CACHED
+    return found is not None and found.kind in _CACHED and not found.is_copy

@@ -177,6 +177,7 @@ class ChunkedStorage(Storage):
     """Blobs below a folder of one root in a database."""
 
     is_remote = True
+    writes_at_once = True
 
     def __init__(self, location: str, folder: str, rows: Rows) -> None:
         self._location, self._folder = location, folder

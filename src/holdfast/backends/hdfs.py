@@ -60,6 +60,7 @@ class HdfsStorage(Storage):
     """
 
     is_remote = True
+    writes_at_once = True
 
     def __init__(
         self,

@@ -34,6 +34,8 @@ _MISSING = (FileNotFoundError, NotADirectoryError)
 class LocalStorage(Storage):
     """Files below a directory of this host, which is created when first written to."""
 
+    writes_at_once = True
+
     def __init__(self, root: str | Path) -> None:
         self._root = os.path.abspath(root)
 
@@ -95,6 +97,16 @@ class LocalStorage(Storage):
     def delete(self, path: str) -> None:
         with _mapped_errors("delete", path), contextlib.suppress(*_MISSING):
             os.unlink(self._absolute(path))
+
+    def cool(self, path: str) -> None:
+        if not hasattr(os, "posix_fadvise"):
+            return
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self._absolute(path), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
 
     def sweep(self, older_than_s: float) -> int:
         limit = time.time() - older_than_s

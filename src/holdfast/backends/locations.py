@@ -86,11 +86,14 @@ def check_database_address(location: str) -> None:
 
 
 def _path_of(location: str) -> str:
-    """The path of a `file:` URI, with what a URI would take for a query or a fragment."""
+    """The path of a `file:` URI, with what a URI would take for a query or a fragment.
+
+    Spark writes such a location without escapes: a folder whose name has a `%` is taken as it is.
+    """
     path = location.partition(":")[2]
     if path.startswith("//"):
         path = "/" + path[2:].partition("/")[2]
-    return unquote(path)
+    return path if os.path.exists(path) else unquote(path)
 
 
 def class_over(scheme: str, extra: str, client: str, module: str, name: str) -> Any:

@@ -32,6 +32,7 @@ from holdfast.backends.aws_client import (
 )
 from holdfast.backends.retrying import retried
 from holdfast.conf import StateStoreConf
+from holdfast.engine.filenames import is_own_data
 from holdfast.engine.storage import (
     MOST_IN_MEMORY_BYTES,
     BlobInfo,
@@ -71,6 +72,7 @@ class S3Storage(Storage):
     """Objects below a prefix of one bucket, which has to exist."""
 
     is_remote = True
+    writes_at_once = True
 
     def __init__(
         self,
@@ -181,7 +183,10 @@ class S3Storage(Storage):
         self.call("delete", path, lambda: self.client.delete_object(**self.place(path)))
 
     def sweep(self, older_than_s: float) -> int:
-        """Abort uploads without a new part for that long, as far as the server lists them."""
+        """Abort uploads of this root's data files without a new part for that long.
+
+        What others upload below the root, to names that Holdfast does not make, stays.
+        """
         stale = self.call("sweep", "", lambda: list(self._stale_uploads(older_than_s)))
         for upload in stale:
             self.call("sweep", "", partial(self._abort, upload))
@@ -197,6 +202,8 @@ class S3Storage(Storage):
         now = datetime.now(UTC)
         for page in pager.paginate(Bucket=self.bucket, Prefix=self._key("")):
             for upload in page.get("Uploads", ()):
+                if not is_own_data(upload["Key"].removeprefix(self._key(""))):
+                    continue
                 parts: Sequence[Any] = ()
                 with _unless_over():
                     parts = self.client.list_parts(

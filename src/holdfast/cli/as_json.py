@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import pyarrow as pa
@@ -30,7 +29,7 @@ from holdfast.inspection import (
 )
 from holdfast.inspection.cells import cell_json, row_json
 from holdfast.store import Row
-from holdfast.types import RowCodec, Schema, StructType
+from holdfast.types import RowCodec, Schema, StructType, moment_text
 
 
 class JsonOutput(Output):
@@ -150,9 +149,7 @@ def _plain(found: Any) -> dict[str, Any]:
 def _timed(body: dict[str, Any]) -> dict[str, Any]:
     """`body` with its time also as text."""
     at_ms = body.get("committed_at_ms")
-    moment = None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
-    text = None if moment is None else moment.isoformat(timespec="milliseconds")
-    return {**body, "committed_at": None if text is None else text.replace("+00:00", "Z")}
+    return {**body, "committed_at": None if at_ms is None else moment_text(at_ms)}
 
 
 def _root(root: RootInfo) -> dict[str, Any]:

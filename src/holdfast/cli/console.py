@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -43,7 +42,7 @@ from holdfast.inspection import (
 )
 from holdfast.inspection.cells import cell_text
 from holdfast.store import Row
-from holdfast.types import RowCodec, Schema, StructType
+from holdfast.types import RowCodec, Schema, StructType, moment_text
 
 _WIDTH_WHEN_PIPED = 200
 _STYLES = {"added": "green", "changed": "yellow", "removed": "red"}
@@ -400,7 +399,7 @@ def clean(text: str) -> str:
 
 def time_text(at_ms: int) -> str:
     """A moment in UTC to the second."""
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+    return moment_text(at_ms).replace("T", " ")[: -len(".000Z")] + "Z"
 
 
 def size_text(size_bytes: int) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
+import select
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +19,12 @@ from holdfast.coordinator.wire import Channel, CoordinatorAddress, Refused
 
 log = logging.getLogger(__name__)
 TIMEOUT_S = 5.0
+HANDSHAKE_TIMEOUT_S = 2.0
 RETRY_AFTER_S = 60.0
+_FIRST_RETRY_AFTER_S = 1.0
+_MOST_UNSENT = 1000
+_UNSENT_S = 10.0
+"""What could not be said for so long is not said any more: it may be true no longer."""
 _AT_ONCE = 100
 """Questions sent before their answers are read: few enough for the network to hold both."""
 
@@ -24,7 +32,11 @@ _AT_ONCE = 100
 class Connection:
     """The way across the network: one connection, opened when it is first needed.
 
-    Once it has failed, it is not tried again for `retry_after_s`.
+    Who asks waits `timeout_s` for the endpoint's host and for answers, and `handshake_timeout_s`
+    for its turn, as an endpoint accepts only so many at a time. After that it is tried again
+    with the next message that comes a second or so later, then two, four and so on, but after
+    `retry_after_s` at the latest, each time more or less by half so that workers do not come all
+    at once. Messages that need no answer are kept for that, but not for long.
     """
 
     def __init__(
@@ -32,23 +44,30 @@ class Connection:
         address: CoordinatorAddress,
         *,
         timeout_s: float = TIMEOUT_S,
+        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         retry_after_s: float = RETRY_AFTER_S,
     ) -> None:
         self._address = address
         self._timeout_s = timeout_s
+        self._handshake_timeout_s = handshake_timeout_s
         self._retry_after_s = retry_after_s
         self._lock = threading.Lock()
         self._open: tuple[socket.socket, Channel] | None = None
+        self._unsent: deque[tuple[float, Message]] = deque(maxlen=_MOST_UNSENT)
         self._not_before = 0.0
+        self._next_pause_s = _FIRST_RETRY_AFTER_S
         self._has_warned = False
 
     def send(self, message: Message) -> None:
-        self._exchange([message], answered=False)
+        with self._lock:
+            self._unsent.append((time.monotonic(), message))
+            self._exchange([])
 
     def ask(self, messages: Sequence[Message]) -> list[Any] | None:
         answers: list[Any] = []
         for start in range(0, len(messages), _AT_ONCE):
-            some = self._exchange(messages[start : start + _AT_ONCE], answered=True)
+            with self._lock:
+                some = self._exchange(messages[start : start + _AT_ONCE])
             if some is None:
                 return None
             answers += some
@@ -59,30 +78,34 @@ class Connection:
         with self._lock:
             self._close()
 
-    def _exchange(self, messages: Sequence[Message], *, answered: bool) -> list[Any] | None:
-        with self._lock:
-            if time.monotonic() < self._not_before:
-                return None
-            was_open = self._open is not None
-            try:
-                return self._exchanged(messages, answered)
-            except (OSError, EOFError, Refused) as error:
-                self._close()
-                if not was_open:
-                    self._give_up(error)
-                    return None
-            try:  # The connection was an old one: a new one may do.
-                return self._exchanged(messages, answered)
-            except (OSError, EOFError, Refused) as error:
-                self._close()
+    def _exchange(self, questions: Sequence[Message]) -> list[Any] | None:
+        """Send what was not sent yet and some questions; their answers, None if there are none."""
+        if time.monotonic() < self._not_before:
+            return None
+        if self._open is not None and _is_stale(self._open[0]):
+            self._close()
+        was_open = self._open is not None
+        try:
+            return self._exchanged(questions)
+        except (OSError, EOFError, Refused) as error:
+            self._close()
+            if not was_open:
                 self._give_up(error)
                 return None
-
-    def _exchanged(self, messages: Sequence[Message], answered: bool) -> list[Any] | None:
-        own, channel = self._open = self._open or self._connected()
-        own.sendall(b"".join(channel.sealer.seal(encode(message)) for message in messages))
-        if not answered:
+        try:  # The connection was an old one: a new one may do.
+            return self._exchanged(questions)
+        except (OSError, EOFError, Refused) as error:
+            self._close()
+            self._give_up(error)
             return None
+
+    def _exchanged(self, messages: Sequence[Message]) -> list[Any]:
+        own, channel = self._open = self._open or self._connected()
+        since = time.monotonic() - _UNSENT_S
+        said = [*(message for at, message in self._unsent if at >= since), *messages]
+        own.sendall(b"".join(channel.sealer.seal(encode(message)) for message in said))
+        self._unsent.clear()
+        self._next_pause_s = _FIRST_RETRY_AFTER_S
         payloads: list[bytes] = []
         deadline = time.monotonic() + self._timeout_s
         while len(payloads) < len(messages):
@@ -93,21 +116,29 @@ class Connection:
 
     def _connected(self) -> tuple[socket.socket, Channel]:
         place = (self._address.host.strip("[]"), self._address.port)
-        own = socket.create_connection(place, self._timeout_s)
+        try:
+            own = socket.create_connection(place, self._timeout_s)
+        except OSError:
+            self._next_pause_s = self._retry_after_s  # nobody there, or no way to the host
+            raise
         try:
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            own.settimeout(self._handshake_timeout_s)
             secret = self._address.secret
             greeted = _exactly(own, wire.GREETING_BYTES)
             reply = wire.reply_to(secret, greeted)
             own.sendall(reply)
             proof = _exactly(own, wire.PROOF_BYTES)
+            own.settimeout(self._timeout_s)
             return own, wire.accept_proof(secret, greeted, reply, proof)
         except BaseException:
             own.close()
             raise
 
     def _give_up(self, error: Exception) -> None:
-        self._not_before = time.monotonic() + self._retry_after_s
+        pause_s = min(self._next_pause_s, self._retry_after_s)
+        self._next_pause_s = 2 * pause_s
+        self._not_before = time.monotonic() + pause_s * random.uniform(0.5, 1.5)
         level = logging.DEBUG if self._has_warned else logging.WARNING
         self._has_warned = True
         log.log(
@@ -122,6 +153,13 @@ class Connection:
             with contextlib.suppress(OSError):
                 self._open[0].close()
         self._open = None
+
+
+def _is_stale(own: socket.socket) -> bool:
+    """Whether the other end has closed a connection on which nothing is awaited."""
+    poll = select.poll()
+    poll.register(own, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _received(own: socket.socket, most: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import resource
 import selectors
 import socket
 import threading
@@ -18,7 +19,13 @@ from holdfast.coordinator.wire import Channel, CoordinatorAddress, Refused, Secr
 log = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 TIMEOUT_S = 5.0
+PROOF_TIMEOUT_S = 2.0
 MAX_CONNECTIONS = 4096
+_FEWEST_UNPROVED = 64
+_BACKLOG = 4096
+"""Connections that the kernel keeps until there is room; it may keep fewer."""
+_SETTLED_S = 1.0
+"""After so long without a word a worker has nothing on its way."""
 _READ_BYTES = 1 << 16
 _MAX_UNREAD_BYTES = 4 * wire.MAX_ANSWER_BYTES
 
@@ -26,9 +33,15 @@ _MAX_UNREAD_BYTES = 4 * wire.MAX_ANSWER_BYTES
 class StateStoreCoordinator:
     """Tells the workers of one application, which prove that they belong to it, who holds what.
 
-    Listens from the start, on a free port, until `stop`. A connection that proves nothing, sends
-    half a frame or does not read its answers ends after `timeout_s`; one that is merely idle
-    stays. Nothing that comes from a connection ends the endpoint.
+    Listens from the start, on a free port, until `stop`. A connection that proves nothing ends
+    after `proof_timeout_s`, one that sends half a frame or does not read its answers after
+    `timeout_s`; one that is merely idle stays. Nothing that comes from a connection ends the
+    endpoint.
+
+    Connections that have proved nothing yet are 64 or twice the expected instances, and a quarter
+    of the process's file descriptors at most; further ones wait to be accepted. Workers hold about
+    half of the descriptors: beyond that the one that was silent longest is ended, a second or
+    more, and connects again when it has something to say.
     """
 
     def __init__(
@@ -37,16 +50,20 @@ class StateStoreCoordinator:
         *,
         bind_address: str | None = None,
         timeout_s: float = TIMEOUT_S,
+        proof_timeout_s: float = PROOF_TIMEOUT_S,
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self.instances = LocalCoordinator()
         self._timeout_s = timeout_s
+        self._proof_timeout_s = proof_timeout_s
         self._max_connections = max_connections
         self._secret = Secret.random()
         self._listener = _listening(bind_address or host)
         self.address = CoordinatorAddress(host, self._listener.getsockname()[1], self._secret)
         """Where workers find it."""
         self._connections: dict[socket.socket, _Connection] = {}
+        self._unproved: set[_Connection] = set()
+        self._accepts = True
         self._has_warned = False
         self._wake, self._woken = socket.socketpair()
         self._selector = selectors.DefaultSelector()
@@ -83,9 +100,10 @@ class StateStoreCoordinator:
                         self._accept()
                     elif key.fileobj is self._woken:
                         self._woken.recv(_READ_BYTES)  # or it would wake for ever
-                    elif isinstance(key.data, _Connection):
+                    elif key.fileobj in self._connections:  # or it was ended to make room
                         self._attend(key.data, events)
                 self._end_overdue()
+                self._accept_while_there_is_room()
         except Exception:
             log.warning("The StateStoreCoordinator endpoint ended", exc_info=True)
         finally:
@@ -97,25 +115,83 @@ class StateStoreCoordinator:
 
     def _until_next_deadline(self) -> float | None:
         deadlines = [c.deadline for c in self._connections.values() if c.deadline is not None]
+        oldest = None if self._accepts else self._oldest_worker
+        if oldest is not None and not oldest.is_settled and oldest.deadline is None:
+            deadlines.append(oldest.used_at + _SETTLED_S)
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
+    @property
+    def most_unproved(self) -> int:
+        """How many connections may have proved nothing yet at a time."""
+        wanted = max(_FEWEST_UNPROVED, 2 * self.instances.expected)
+        return max(1, min(wanted, _descriptors() // 4))
+
+    def _accept_while_there_is_room(self) -> None:
+        """Listen or not: who is not accepted costs no descriptor and keeps its place."""
+        self._end_surplus()
+        wanted = self._has_room
+        if wanted and not self._accepts:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        elif self._accepts and not wanted:
+            self._selector.unregister(self._listener)
+        self._accepts = wanted
+
+    def _end_surplus(self) -> None:
+        """Make room where workers that were let in while none could be ended take all of it."""
+        while self._is_full and len(self._connections) - len(self._unproved) > self._most_workers:
+            oldest = self._oldest_worker
+            if oldest is None or not oldest.is_settled:
+                return
+            self._drop(oldest)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._connections) >= self._most_workers + self.most_unproved
+
     def _accept(self) -> None:
-        try:
-            own, _ = self._listener.accept()
-        except OSError:
-            time.sleep(0.05)  # out of file descriptors, perhaps: not again at once
-            return
-        if len(self._connections) >= self._max_connections:
-            self._tell("too many connections")
-            own.close()
-            return
-        own.setblocking(False)
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = _Connection(own, self._secret, self._timeout_s)
-        self._connections[own] = connection
-        self._selector.register(own, selectors.EVENT_READ, connection)
-        self._attend(connection, selectors.EVENT_WRITE)
+        while self._has_room:
+            try:
+                own, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                time.sleep(0.05)  # out of file descriptors, perhaps: not again at once
+                return
+            own.setblocking(False)
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = _Connection(own, self._secret, self._timeout_s, self._proof_timeout_s)
+            self._connections[own] = connection
+            self._unproved.add(connection)
+            self._selector.register(own, selectors.EVENT_READ, connection)
+            self._attend(connection, selectors.EVENT_WRITE)
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether one more may come in: as one that proves nothing, and as a worker later on."""
+        if len(self._unproved) >= self.most_unproved or self._is_full:
+            return False
+        oldest = self._oldest_worker
+        return oldest is None or oldest.is_settled
+
+    @property
+    def _most_workers(self) -> int:
+        return max(1, min(self._max_connections, _descriptors() // 2))
+
+    @property
+    def _oldest_worker(self) -> _Connection | None:
+        """The worker that was silent longest, where there is no room for another."""
+        if len(self._connections) - len(self._unproved) < self._most_workers:
+            return None
+        workers = (c for c in self._connections.values() if c not in self._unproved)
+        return min(workers, key=lambda c: c.used_at)
+
+    def _let_in(self, connection: _Connection) -> None:
+        """Count a connection as a worker's; another one goes where there are too many."""
+        oldest = self._oldest_worker
+        self._unproved.remove(connection)
+        if oldest is not None and oldest.is_settled:
+            self._drop(oldest)
 
     def _attend(self, connection: _Connection, events: int) -> None:
         """Read, work and write as far as that goes; what goes wrong ends this connection alone."""
@@ -127,6 +203,8 @@ class StateStoreCoordinator:
                     if message.is_question:
                         connection.answer(encode_answer(answer))
             connection.write()
+            if connection.is_proved and connection in self._unproved:
+                self._let_in(connection)
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unread else 0)
             self._selector.modify(connection.own, wanted, connection)
         except Refused as refusal:
@@ -146,7 +224,8 @@ class StateStoreCoordinator:
                 self._drop(connection)
 
     def _drop(self, connection: _Connection) -> None:
-        del self._connections[connection.own]
+        self._connections.pop(connection.own, None)
+        self._unproved.discard(connection)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(connection.own)
         connection.own.close()
@@ -161,11 +240,15 @@ class StateStoreCoordinator:
 class _Connection:
     """One worker's connection as the endpoint sees it."""
 
-    def __init__(self, own: socket.socket, secret: Secret, timeout_s: float) -> None:
+    def __init__(
+        self, own: socket.socket, secret: Secret, timeout_s: float, proof_timeout_s: float
+    ) -> None:
         self.own = own
         self.unread = bytearray(wire.greeting())
         """What the worker has not taken yet."""
-        self.deadline: float | None = time.monotonic() + timeout_s
+        self.used_at = time.monotonic()
+        """When it said something last."""
+        self.deadline: float | None = self.used_at + proof_timeout_s
         """When the connection ends unless it gets on; None while nothing is awaited."""
         self._secret = secret
         self._timeout_s = timeout_s
@@ -173,11 +256,22 @@ class _Connection:
         self._reply = b""
         self._channel: Channel | None = None
 
+    @property
+    def is_proved(self) -> bool:
+        """Whether the other end has proved that it knows the secret."""
+        return self._channel is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it can be ended without losing anything of it."""
+        return self.deadline is None and time.monotonic() - self.used_at >= _SETTLED_S
+
     def read(self) -> Iterator[bytes]:
         """The requests that are whole by now; an empty read is the end."""
         data = self.own.recv(_READ_BYTES)
         if not data:
             raise EOFError
+        self.used_at = time.monotonic()
         if self._channel is None:
             data = self._shake_hands(data)
         if self._channel is None:
@@ -222,6 +316,12 @@ class _Connection:
 def _listening(host: str) -> socket.socket:
     plain = host.strip("[]")
     family = socket.AF_INET6 if ":" in plain else socket.AF_INET
-    listener = socket.create_server((plain, 0), family=family, backlog=128)
+    listener = socket.create_server((plain, 0), family=family, backlog=_BACKLOG)
     listener.setblocking(False)
     return listener
+
+
+def _descriptors() -> int:
+    """How many file descriptors this process may have."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if limit == resource.RLIM_INFINITY else limit

@@ -56,6 +56,7 @@ class LocalCoordinator:
     def __init__(self) -> None:
         self._instances: dict[StateStoreProviderId, tuple[str, str]] = {}
         self._snapshots: dict[StateStoreProviderId, int] = {}
+        self._expected: dict[UUID, int] = {}
         self._lock = threading.Lock()
 
     def report_active_instance(
@@ -76,8 +77,20 @@ class LocalCoordinator:
             instance = self._instances.get(provider_id)
         return None if instance is None else task_location(*instance)
 
+    def expect_instances(self, query_run_id: UUID, count: int) -> None:
+        """Say how many instances a run is going to have."""
+        with self._lock:
+            self._expected[query_run_id] = count
+
+    @property
+    def expected(self) -> int:
+        """How many instances the runs that have not stopped are going to have."""
+        with self._lock:
+            return sum(self._expected.values())
+
     def deactivate_instances(self, query_run_id: UUID) -> None:
         with self._lock:
+            self._expected.pop(query_run_id, None)
             for kept in (self._instances, self._snapshots):
                 for provider_id in [p for p in kept if p.query_run_id == query_run_id]:
                     del kept[provider_id]

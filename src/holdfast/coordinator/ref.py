@@ -96,6 +96,11 @@ class StateStoreCoordinatorRef:
         answer = self._answer(GetLocation(provider_id))
         return answer if isinstance(answer, str) else None
 
+    def expect_instances(self, query_run_id: UUID, count: int) -> None:
+        """Say how many instances a run is going to have. Says nothing outside the driver."""
+        if isinstance(self._link, _Here):
+            self._link.instances.expect_instances(query_run_id, count)
+
     def deactivate_instances(self, query_run_id: UUID) -> None:
         """Forget every instance of a run that has stopped."""
         self._answer(DeactivateInstances(query_run_id))
@@ -119,13 +124,13 @@ class _Here:
     """The way inside the driver's process."""
 
     def __init__(self, coordinator: StateStoreCoordinator) -> None:
-        self._instances = coordinator.instances
+        self.instances = coordinator.instances
 
     def send(self, message: Message) -> None:
-        message.tell(self._instances)
+        message.tell(self.instances)
 
     def ask(self, messages: Sequence[Message]) -> list[Any]:
-        return [message.tell(self._instances) for message in messages]
+        return [message.tell(self.instances) for message in messages]
 
 
 class _Registry:

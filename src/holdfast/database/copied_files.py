@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import xxhash
 
 from holdfast.engine.blocks import BadSegment, read_part
 from holdfast.engine.extent import Extent, Ranged, Whole
-from holdfast.engine.filenames import OUTBOX, PACK, data_file
+from holdfast.engine.filenames import OUTBOX, PACK, copy_path, data_file
 from holdfast.engine.manifest import Manifest, SegmentRef
 from holdfast.engine.segment import Layout, Segment, SegmentInfo
 from holdfast.engine.storage import BlobNotFound, Storage, TooLarge
@@ -29,6 +29,12 @@ class NeededFile:
     parts: list[Mapping[str, Any]] = field(default_factory=list)
 
     @property
+    def is_copy(self) -> bool:
+        """Whether it is a second copy, which no version needs while the first one is intact."""
+        name = data_file(self.path)
+        return name is not None and name.is_copy
+
+    @property
     def is_shared(self) -> bool:
         """Whether it is a pack or an outbox, in which several have their place."""
         name = data_file(self.path)
@@ -41,8 +47,13 @@ class NeededFile:
         return max([*segments, *(part["offset"] + part["size"] for part in self.parts)], default=0)
 
 
-def needed_files(manifests: Mapping[int, Manifest], undelivered: int | None) -> list[NeededFile]:
-    """Every file the versions need, by path, and the output of the version `undelivered`."""
+def needed_files(
+    manifests: Mapping[int, Manifest], undelivered: int | None, there: Collection[str] = ()
+) -> list[NeededFile]:
+    """Every file the versions need, by path, and the output of the version `undelivered`.
+
+    Second copies come along as far as they are among the files that are `there`.
+    """
     found: dict[str, NeededFile] = {}
     for version, manifest in manifests.items():
         for path, ref, layout in _segments(manifest):
@@ -53,6 +64,8 @@ def needed_files(manifests: Mapping[int, Manifest], undelivered: int | None) -> 
             file = found.setdefault(part["path"], NeededFile(part["path"]))
             file.versions.add(version)
             file.parts.append(part)
+    for path in [path for path in found if copy_path(path) in there]:
+        found[copy_path(path)] = replace(found[path], path=copy_path(path))
     return [found[path] for path in sorted(found)]
 
 

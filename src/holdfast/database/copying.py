@@ -11,6 +11,7 @@ run before still be alive, it stops before it commits, and takes nothing away.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,11 +32,19 @@ from holdfast.database.copy_ends import (
     way_out,
     write_mark,
 )
-from holdfast.engine.filenames import delivered_path, manifest_path, tag_path, turn_path
+from holdfast.engine.filenames import (
+    copy_path,
+    delivered_path,
+    manifest_path,
+    tag_path,
+    turn_path,
+)
+from holdfast.engine.manifest import delivered_notes
 from holdfast.engine.storage import BlobNotFound, Runtime, Storage
 from holdfast.engine.versions import VersionLog
 from holdfast.errors import Conflict, Corruption, InvalidArgument, Unavailable, VersionNotFound
 
+log = logging.getLogger(__name__)
 CopyProgress = Callable[[int, int, str], None]
 """Called with the bytes done so far, all there are, and the file at hand."""
 _PIECE_BYTES = 8 << 20
@@ -109,7 +118,7 @@ class Copying:
         self._resumes, self._turn = self._mark is not None, 0
         self._check_target()
         waiting = self._newest if self._newest == self._listed[-1] else None
-        self._files = needed_files(self._from.manifests, waiting)
+        self._files = needed_files(self._from.manifests, waiting, self._from.sizes)
         self._vanished = set(chosen) - set(self._from.manifests)
         self._written, self._kept = [0, 0], [0, 0]
         self._has_created = False
@@ -263,14 +272,46 @@ class Copying:
         if there is not None:
             self._drop(file)
         try:
-            self._transfer(file.path, size, advance)
+            is_intact = self._fetch(file, file.path, size, advance)
         except BlobNotFound:
-            self._miss(file)
+            if not self._fetch_copy(file):
+                self._miss(file)
+                return
+            is_intact = True
+        if not is_intact and not self._fetch_copy(file):
+            if not file.is_copy:
+                raise self._damaged(file)
+            log.warning("%s/%s is damaged: not copied", self._source.location, file.path)
             return
-        if problem_of(self._target, file) is not None:
-            self._drop(file)
-            raise self._damaged(file)
         self._count(self._written, size)
+
+    def _fetch(
+        self, file: NeededFile, path: str, size: int, advance: Callable[[int], None]
+    ) -> bool:
+        """Write a file with the bytes of `path`; False where they are not the right ones."""
+        self._transfer(path, file.path, size, advance)
+        if problem_of(self._target, file) is None:
+            return True
+        self._drop(file)
+        return False
+
+    def _fetch_copy(self, file: NeededFile) -> bool:
+        """Write a file that is missing or damaged from its second copy, if there is an intact one.
+
+        One that is missing with all its versions was removed, and needs none.
+        """
+        size = self._from.sizes.get(copy_path(file.path))
+        if size is None:
+            return False
+        try:
+            found = self._fetch(file, copy_path(file.path), size, lambda count: None)
+        except BlobNotFound:
+            return False
+        if found:
+            log.warning(
+                "%s/%s is damaged: its second copy was copied", self._source.location, file.path
+            )
+        return found
 
     def _drop(self, file: NeededFile) -> None:
         """Remove a damaged file from the target, unless that is another run's by now."""
@@ -278,8 +319,10 @@ class Copying:
         self._check_turn(self._mark)
         self._target.delete(file.path)
 
-    def _transfer(self, path: str, size: int, advance: Callable[[int], None]) -> None:
-        with self._target.open_writer(path) as writer:
+    def _transfer(
+        self, path: str, target_path: str, size: int, advance: Callable[[int], None]
+    ) -> None:
+        with self._target.open_writer(target_path) as writer:
             for start in range(0, size, _PIECE_BYTES):
                 stop = min(start + _PIECE_BYTES, size)
                 writer.write(self._source.read_range(path, start, stop))
@@ -291,7 +334,7 @@ class Copying:
         if not left:
             with self._lock:
                 self._vanished |= file.versions
-        elif not file.parts or not self._has_moved_on():
+        elif not file.is_copy and (not file.parts or not self._has_moved_on()):
             raise self._damaged(file)
 
     def _damaged(self, file: NeededFile) -> Corruption | Unavailable:
@@ -336,7 +379,8 @@ class Copying:
         self._check_whole()
         self._bring_tags()
         if self._is_delivered():
-            self._target.create_if_absent(delivered_path(self._newest), b"")
+            commit_id = self._from.manifests[self._newest].commit_id
+            self._target.create_if_absent(delivered_path(self._newest, commit_id), b"")
         remove_mark(self._target, self._mark)
 
     @property
@@ -384,8 +428,9 @@ class Copying:
 
     def _is_delivered(self) -> bool:
         """Whether the source says that the newest version's rows have reached the sink."""
-        is_query = self._from.manifests[self._newest].scope.get("kind") == "query"
-        noted = delivered_path(self._newest) in self._from.sizes
+        manifest = self._from.manifests[self._newest]
+        is_query = manifest.scope.get("kind") == "query"
+        noted = any(path in self._from.sizes for path in delivered_notes(manifest))
         return is_query and (noted or self._has_moved_on())
 
     def _has_moved_on(self) -> bool:

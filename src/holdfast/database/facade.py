@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -84,7 +85,7 @@ class Database:
         self, partition: int, options: Mapping[str, str]
     ) -> HDFSBackedStateStoreProvider:
         provider = HDFSBackedStateStoreProvider(
-            in_query=True, runtime=self.runtime, storage=self._storage
+            in_query=True, runtime=self.runtime, versions=self._versions, shape=self._shape
         )
         provider.init(
             StateStoreId(self.root, OPERATOR, partition),
@@ -143,7 +144,7 @@ class Database:
         self.refresh()
         base = self._manifest
         commit_id = self.runtime.new_id()
-        parts = [provider.get_store(base.version) for provider in self._providers]
+        parts = [p.get_store(base.version, lambda _: base) for p in self._providers]
 
         def commit(done: list[EngineStateStore]) -> None:
             self._commit(base, based_at_ms, commit_id, [part.prepared for part in done])
@@ -158,7 +159,8 @@ class Database:
             if version not in tags:
                 raise VersionNotFound(f"There is no tag {version!r}; there are {sorted(tags)}.")
             version = tags[version]
-        parts = [provider.get_read_store(version) for provider in self._providers]
+        load = cache(self._versions.load)  # one manifest names all partitions
+        parts = [provider.get_read_store(version, load) for provider in self._providers]
         return PartitionedReader(self.root, version, parts)
 
     def get(self, key: Any) -> Row | None:
@@ -214,9 +216,10 @@ class Database:
         A partition that cannot be merged is named in the log; the others and the clean-up go on.
         """
         self._check_open()
+        load = lru_cache(1)(self._versions.load)
         for provider in self._providers:
             try:
-                provider.do_snapshot(force=snapshot)
+                provider.do_snapshot(force=snapshot, load=load)
             except Exception:
                 log.warning("Error performing snapshot and cleaning up %s", provider, exc_info=True)
         self._cleaner.clean(self._waiting_files, self._lock)

@@ -32,7 +32,7 @@ class DatabaseView:
 
         def run(step: Step) -> Iterator[Applied]:
             for part, provider in enumerate(providers):
-                changes = step.changes(provider.get_read_store(version), part)
+                changes = step.changes(provider.get_read_store(version, lambda _: manifest), part)
                 yield step.run(self._view, changes)
 
         try:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+import numpy as np
 from xxhash import xxh64_intdigest
 
 from holdfast.engine._murmur3 import C1, C2, F1, F2, N
@@ -19,6 +20,7 @@ from holdfast.types import (
     Schema,
     StringType,
     TimeType,
+    far_number,
 )
 
 _M = 0xFFFFFFFF
@@ -165,15 +167,21 @@ def _float(cell: float) -> bytes:
     return _FLOAT.pack(cell or 0.0)
 
 
-def _date(cell: date) -> bytes:
+def _date(cell: date | np.datetime64) -> bytes:
+    if isinstance(cell, np.datetime64):
+        return _int(far_number(cell))
     return _int(cell.toordinal() - _EPOCH_DAY)
 
 
-def _timestamp(cell: datetime) -> bytes:
+def _timestamp(cell: datetime | np.datetime64) -> bytes:
+    if isinstance(cell, np.datetime64):
+        return _long(far_number(cell))
     return _long((cell - _EPOCH_UTC) // _MICROSECOND)
 
 
-def _timestamp_ntz(cell: datetime) -> bytes:
+def _timestamp_ntz(cell: datetime | np.datetime64) -> bytes:
+    if isinstance(cell, np.datetime64):
+        return _long(far_number(cell))
     return _long((cell - _EPOCH) // _MICROSECOND)
 
 

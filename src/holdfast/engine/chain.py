@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 from holdfast.engine.blocks import BadSegment
 from holdfast.engine.chunk_cache import ChunkShare
 from holdfast.engine.extent import Extent, Ranged, Whole
+from holdfast.engine.filenames import copy_path
 from holdfast.engine.hashing import KeyHasher
 from holdfast.engine.manifest import PartitionEntry, SegmentRef, StoreEntry
 from holdfast.engine.segment import Layout, Segment
@@ -80,8 +81,11 @@ class SegmentCache:
         self._open: WeakValueDictionary[str, Segment] = WeakValueDictionary()
         self._trusted: deque[str] = deque(maxlen=_MOST_TRUSTED)
         self._renewed: set[str] = set()
+        self._from_copy: set[str] = set()
         self._chunks = ChunkShare()
         self._lock = threading.Lock()
+        self.mending = threading.RLock()
+        """Held by a chain while it finds out what is damaged and what to read instead."""
 
     def trust(self, name: str) -> None:
         """Skip the block checks of a segment that this process has just written itself."""
@@ -89,13 +93,18 @@ class SegmentCache:
 
     def open(self, ref: SegmentRef) -> Segment:
         """The open segment; BadSegment when it is missing or its tail is damaged."""
-        with self._lock:
-            segment = self._open.get(ref.name)
-        if segment is None:
+        while True:
+            with self._lock:
+                segment, replaced = self._open.get(ref.name), self._replacements(ref)
+            if segment is not None:
+                return segment
             segment = self._read(ref)
             with self._lock:
-                segment = self._open.setdefault(ref.name, segment)
-        return segment
+                if replaced == self._replacements(ref):  # or it may be what was found damaged
+                    return self._open.setdefault(ref.name, segment)
+
+    def _replacements(self, ref: SegmentRef) -> tuple[bool, bool]:
+        return ref.name in self._renewed, ref.name in self._from_copy
 
     def renew(self, ref: SegmentRef) -> bool:
         """Read a damaged segment anew from its source; False where that was done, or is no use."""
@@ -111,14 +120,57 @@ class SegmentCache:
                 self._trusted.remove(ref.name)
         return True
 
+    def use_copy(self, ref: SegmentRef) -> bool:
+        """Read a damaged segment from its second copy from now on.
+
+        False where that was done already, and where there is no intact one.
+        """
+        with self._lock:
+            if ref.name in self._from_copy:
+                return False
+        try:
+            self.open_copy(ref).verify()
+        except BadSegment:
+            return False
+        with self._lock:
+            self._from_copy.add(ref.name)
+            self._open.pop(ref.name, None)
+        return True
+
+    def has_replaced(self, ref: SegmentRef, name: str) -> bool:
+        """Whether a segment was opened as `name` by some, and is opened from elsewhere by now.
+
+        Requires: what is opened now is intact, or has another name.
+        """
+        path = f"{self._storage.location}/{ref.path(self._directory)}"
+        return path == name and any(self._replacements(ref))
+
+    def open_copy(self, ref: SegmentRef) -> Segment:
+        """The second copy of a segment; BadSegment when it is missing or its tail is damaged."""
+        return self._segment(ref, copy_path(ref.path(self._directory)), trusted=False)
+
     def path(self, ref: SegmentRef) -> str:
         """The file that holds a segment, with the root before it."""
-        return f"{self._storage.location}/{ref.path(self._directory)}"
+        return f"{self._storage.location}/{self._path(ref)}"
+
+    def _path(self, ref: SegmentRef) -> str:
+        path = ref.path(self._directory)
+        return copy_path(path) if ref.name in self._from_copy else path
 
     def _read(self, ref: SegmentRef) -> Segment:
-        name = self.path(ref)
-        extent = self._extent(name, ref.path(self._directory), ref)
-        trusted = ref.name in self._trusted
+        is_copy = ref.name in self._from_copy
+        if ref.pack is not None and not is_copy:
+            near = self._storage.kept(ref.own_path(self._directory))
+            if near is not None and near.size == ref.info.size:
+                return self._opened(self.path(ref), Whole(near), ref, ref.name in self._trusted)
+        trusted = ref.name in self._trusted and not is_copy
+        return self._segment(ref, self._path(ref), trusted=trusted)
+
+    def _segment(self, ref: SegmentRef, path: str, *, trusted: bool) -> Segment:
+        name = f"{self._storage.location}/{path}"
+        return self._opened(name, self._extent(name, path, ref), ref, trusted)
+
+    def _opened(self, name: str, extent: Extent, ref: SegmentRef, trusted: bool) -> Segment:
         return Segment(
             name, extent, ref.info, self._layout, trusted=trusted, private_chunks=self._chunks
         )
@@ -127,9 +179,6 @@ class SegmentCache:
         if ref.pack is None:
             return self._file(name, path)
         start, size = ref.pack.offset, ref.info.size
-        near = self._storage.kept(ref.own_path(self._directory))
-        if near is not None and near.size == size:
-            return Whole(near)
         if self._storage.is_remote:  # the rest of the pack is not wanted here
             return self._part(name, path, start, size)
         whole = self._file(name, path)
@@ -247,34 +296,54 @@ class Chain:
 
     def fall_back(self, bad: BadSegment) -> None:
         """Read round a damaged segment from now on; Corruption where that is impossible."""
-        with self._lock:
+        with self._lock, self._cache.mending:
             for place, ref in enumerate(self._refs):
                 if self._cache.path(ref) == bad.name and _is_bad(self._cache, ref):
-                    if self._cache.renew(ref):
-                        log.warning("%s. Reading it from its source again.", bad)
+                    if self._read_round(place, bad):
                         self._segments = None
                         return
-                    if not ref.inputs:
-                        break
-                    log.warning("%s. Using the %d segments it was made of.", bad, len(ref.inputs))
-                    self._refs[place : place + 1] = ref.inputs
-                    self._origins[place : place + 1] = [self._origins[place]] * len(ref.inputs)
-                    self._segments = None
-                    self._left.add(bad.name)
+                    break
+            else:
+                if any(self._cache.has_replaced(ref, bad.name) for ref in self._refs):
+                    self._segments = None  # another chain was faster
                     return
-            if bad.name in self._left:
-                return  # another reader of this chain was faster
+                if bad.name in self._left:
+                    return  # another reader of this chain was faster
         raise Corruption(
             f"Version {self.version} cannot be read: {bad.name} is damaged ({bad.why}), and no "
             "older copy of its data is left. Run `holdfast verify` to find versions that are "
             "intact, and continue from one of them."
         ) from bad
 
+    def _read_round(self, place: int, bad: BadSegment) -> bool:
+        """Choose what to read for a damaged segment; False where nothing is left."""
+        ref = self._refs[place]
+        if self._cache.renew(ref):
+            log.warning("%s. Reading it from its source again.", bad)
+            return True
+        if ref.inputs:
+            log.warning("%s. Using the %d segments it was made of.", bad, len(ref.inputs))
+            self._refs[place : place + 1] = ref.inputs
+            self._origins[place : place + 1] = [self._origins[place]] * len(ref.inputs)
+            self._left.add(bad.name)
+            return True
+        if self._cache.use_copy(ref):
+            log.warning("%s. Using its second copy.", bad)
+            return True
+        return False
+
 
 def _is_bad(cache: SegmentCache, ref: SegmentRef) -> bool:
-    """Whether this very segment is damaged: several may share a pack."""
+    """Whether this very segment is damaged: several may share a pack.
+
+    Every chunk is opened: a segment that is called intact must be one that reads do not fail on,
+    or they would be repeated for ever.
+    """
     try:
-        cache.open(ref).verify()
+        segment = cache.open(ref)
+        segment.verify()
+        for number in range(segment.num_chunks):
+            segment.chunk(number)
     except BadSegment:
         return True
     return False

@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.conf import StateStoreConf
+from holdfast.engine import copies
 from holdfast.engine.commit import Prepared, check_prepared, next_operators
 from holdfast.engine.filenames import pack_path
 from holdfast.engine.hashing import HASH_NAME
 from holdfast.engine.manifest import Manifest, PackSlice, fingerprint
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
-from holdfast.errors import Conflict, HoldfastError, IllegalState
+from holdfast.errors import Conflict, HoldfastError
 
 _PACK_ALIGNMENT = 64
 _AT_ONCE = 16
@@ -96,10 +97,7 @@ class Committer:
             if row.delta is not None and row.inline is None
         ]
         if missing := sorted(set(wanted) - self._there(wanted)):
-            raise IllegalState(
-                f"The file {missing[0]} of the next version is missing from "
-                f"{self._versions.storage.location}: nothing was committed. Run the batch again."
-            )
+            raise copies.missing_file(self._versions.storage, missing[0])
 
     def _present(self, base: Manifest, prepared: Sequence[Prepared]) -> set[str]:
         return self._there(
@@ -124,7 +122,8 @@ class Committer:
         attempt = self._runtime.new_id()
         placed = []
         offset = 0
-        with self._versions.storage.open_writer(pack_path(version, attempt)) as blob:
+        path = pack_path(version, attempt)
+        with copies.open_writer(self._versions.storage, path, self._conf) as blob:
             for row in prepared:
                 if row.inline is None or row.delta is None:
                     placed.append(row)

@@ -17,11 +17,17 @@ STATE = "holdfast"
 """The folder of a query's checkpoint that its state is in."""
 KINDS = ("delta", "merge", "snapshot")
 PACK, OUTBOX = "pack", "outbox"
+_COPY = ".copy"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
 _DATA = re.compile(
     rf"(?P<version>{_NUMBER.pattern})-(?P<attempt>{_ATTEMPT.pattern})\.(?P<kind>[a-z]+)"
+    rf"(?P<copy>{re.escape(_COPY)})?"
 )
+_DIRECTORY = re.compile(
+    rf"|{PACKS}|{OUTBOXES}|({_NUMBER.pattern})/({_NUMBER.pattern})(/[A-Za-z0-9_$][A-Za-z0-9_$.\-]*)?"
+)
+"""Where in a root data files are: a store's directory, or that of packs or outboxes."""
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,99}")
 
 
@@ -32,6 +38,8 @@ class DataFile:
     version: int
     attempt: str
     kind: str
+    is_copy: bool = False
+    """Whether it is the second copy of the file it is named after."""
 
 
 def manifest_path(version: int) -> str:
@@ -67,6 +75,21 @@ def pack_path(version: int, attempt: str) -> str:
     return f"{PACKS}/{version}-{attempt}.{PACK}"
 
 
+def copy_path(path: str) -> str:
+    """Where the second copy of a segment or pack is."""
+    return path + _COPY
+
+
+def is_copy(path: str) -> bool:
+    """Whether a path may be that of a second copy; `data_file` knows for certain."""
+    return path.endswith(_COPY)
+
+
+def copied_path(path: str) -> str:
+    """The file that a path names the second copy of. Requires: `is_copy` says that it does."""
+    return path.removesuffix(_COPY)
+
+
 def outbox_path(version: int, attempt: str) -> str:
     """Where rows wait that a version has to deliver."""
     return f"{OUTBOXES}/{version}-{attempt}.{OUTBOX}"
@@ -88,9 +111,12 @@ def tag_name(path: str) -> str | None:
     return name if directory == TAGS and _TAG.fullmatch(name) else None
 
 
-def delivered_path(version: int) -> str:
-    """Where a stream notes at its end that a version has reached the sink."""
-    return f"{DELIVERED}/{version}"
+def delivered_path(version: int, commit_id: str | None) -> str:
+    """Where a stream notes at its end that a version has reached the sink.
+
+    Without a commit id: where earlier releases noted it.
+    """
+    return f"{DELIVERED}/{version}" + ("" if commit_id is None else f"-{commit_id}")
 
 
 def retiring_path(attempt: str) -> str:
@@ -107,6 +133,18 @@ def is_retiring(path: str) -> bool:
 def data_file(path: str) -> DataFile | None:
     """What a data file's name says; None for files of another kind or of somebody else."""
     match = _DATA.fullmatch(path.rpartition("/")[2])
-    if match is None or match["kind"] not in (*KINDS, PACK, OUTBOX):
+    if match is None:
         return None
-    return DataFile(int(match["version"]), match["attempt"], match["kind"])
+    is_copy = match["copy"] is not None
+    if match["kind"] not in ((*KINDS, PACK) if is_copy else (*KINDS, PACK, OUTBOX)):
+        return None
+    return DataFile(int(match["version"]), match["attempt"], match["kind"], is_copy)
+
+
+def is_own_data(path: str) -> bool:
+    """Whether a path, as seen from a root, is that of a data file the root itself may have made.
+
+    Those of other roots below it are not.
+    """
+    directory, _, _ = path.rpartition("/")
+    return _DIRECTORY.fullmatch(directory) is not None and data_file(path) is not None

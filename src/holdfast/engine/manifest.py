@@ -14,7 +14,13 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from holdfast.engine.filenames import OUTBOXES, data_file, pack_path, segment_path
+from holdfast.engine.filenames import (
+    OUTBOXES,
+    data_file,
+    delivered_path,
+    pack_path,
+    segment_path,
+)
 from holdfast.engine.segment import SegmentInfo, Zone
 from holdfast.errors import Corruption, InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME, check_store_name
@@ -117,10 +123,14 @@ class Manifest:
     delivered_through: int | None = None
     tags: Mapping[str, int] = field(default_factory=dict)
     parent_commit_id: str | None = None
+    numbering: Mapping[str, int] | None = None
 
     def entry(self, operator: int, store: str, partition: int) -> PartitionEntry:
         """One partition's entry. Requires: it exists."""
-        for entry in self.operators[operator][store].partitions:
+        entries = self.operators[operator][store].partitions
+        if 0 <= partition < len(entries) and entries[partition].index == partition:
+            return entries[partition]
+        for entry in entries:
             if entry.index == partition:
                 return entry
         raise KeyError((operator, store, partition))
@@ -143,6 +153,18 @@ class Manifest:
         """Every directory that holds data files of this version, packs aside."""
         return {self.directory(op, name, entry.index) for op, name, entry in self.partitions()}
 
+    def unmerged_files(self) -> set[str]:
+        """The data files of segments whose rows this version reads from nowhere else.
+
+        They may have a second copy.
+        """
+        return {
+            ref.path(self.directory(operator, name, entry.index))
+            for operator, name, entry in self.partitions()
+            for ref in entry.segments
+            if not ref.inputs
+        }
+
     def files(self) -> set[str]:
         """Every data file this version needs, those to fall back on included."""
         found = set()
@@ -152,6 +174,15 @@ class Manifest:
                 found.add(ref.path(directory))
                 found.update(part.path(directory) for part in ref.inputs)
         return found
+
+
+def delivered_notes(manifest: Manifest) -> list[str]:
+    """The files of which each says that a version of a stream has reached its sink.
+
+    A note without the commit id counts for a version that was committed when there were no others.
+    """
+    own = delivered_path(manifest.version, manifest.commit_id)
+    return [own, *([delivered_path(manifest.version, None)] if manifest.numbering is None else [])]
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -215,6 +246,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         "outbox": list(manifest.outbox),
         "delivered_through": manifest.delivered_through,
         "tags": dict(manifest.tags),
+        **({} if manifest.numbering is None else {"numbering": dict(manifest.numbering)}),
     }
 
 
@@ -240,6 +272,7 @@ def _from_json(body: dict[str, Any]) -> Manifest:
         delivered_through=body["delivered_through"],
         tags=body["tags"],
         parent_commit_id=body["parent_commit_id"],
+        numbering=_numbering_from_json(body.get("numbering")),
     )
 
 
@@ -320,6 +353,12 @@ def segment_from_json(body: list[Any]) -> SegmentRef:
 
 def _pack_from_json(version: int, attempt: str, offset: int) -> PackSlice:
     return PackSlice(_number(version), _part_of_name(attempt), offset)
+
+
+def _numbering_from_json(body: dict[str, Any] | None) -> dict[str, int] | None:
+    if body is None:
+        return None
+    return {name: _number(body[name]) for name in ("first", "last")}
 
 
 def _outbox_from_json(body: dict[str, Any]) -> dict[str, Any]:

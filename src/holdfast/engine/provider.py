@@ -6,12 +6,14 @@ import logging
 import threading
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from holdfast.conf import StateStoreConf
+from holdfast.engine import copies
+from holdfast.engine.blocks import BadSegment
 from holdfast.engine.chain import Chain, SegmentCache, StoreShape
 from holdfast.engine.commit import Prepared, Swap, fits
 from holdfast.engine.committer import Committer
@@ -85,7 +87,8 @@ class EngineProvider(StateStoreProvider):
     Used alone, a commit writes a manifest for this store, in its own directory. As part of a
     query (`in_query`) a commit only prepares: it writes the files of an attempt and reports them
     in `prepared`, and the version exists once the driver's manifest names them. Subclasses say
-    where the bytes live, unless a storage is handed in, or the history of one.
+    where the bytes live, unless a storage is handed in, or the history of one. A `shape` is one
+    that the caller has checked against what is stored; the providers of a store share it.
     """
 
     def __init__(
@@ -95,9 +98,11 @@ class EngineProvider(StateStoreProvider):
         runtime: Runtime | None = None,
         storage: Storage | None = None,
         versions: VersionLog | None = None,
+        shape: StoreShape | None = None,
     ) -> None:
         self._in_query = in_query
         self._given_versions = versions
+        self._given_shape = shape
         self._given_storage = storage if versions is None else versions.storage
         self._runtime = runtime or Runtime.system()
         self._counters = Counters()
@@ -124,10 +129,13 @@ class EngineProvider(StateStoreProvider):
         store_confs: StateStoreConf = StateStoreConf.empty,
         hadoop_conf: Mapping[str, str] | None = None,
     ) -> None:
-        check_shape(key_schema, value_schema, key_index_ordinal, num_cols_prefix_key)
         self._id = state_store_id
         self._conf = store_confs
-        self.shape = StoreShape.of(key_schema, value_schema, key_index_ordinal, num_cols_prefix_key)
+        if self._given_shape is None:
+            check_shape(key_schema, value_schema, key_index_ordinal, num_cols_prefix_key)
+        self.shape = self._given_shape or StoreShape.of(
+            key_schema, value_schema, key_index_ordinal, num_cols_prefix_key
+        )
         location = (
             state_store_id.checkpoint_root_location
             if self._in_query
@@ -136,10 +144,12 @@ class EngineProvider(StateStoreProvider):
         self._directory = state_store_id.relative_location() if self._in_query else ""
         self._storage = self._given_storage or self._open_storage(location, hadoop_conf or {})
         self._versions = self._given_versions or VersionLog(self._storage, self._runtime)
-        self._committer = Committer(self._versions, self._runtime, store_confs)
-        self._cleaner = Cleaner(self._versions, self._runtime, store_confs)
+        if not self._in_query:
+            self._committer = Committer(self._versions, self._runtime, store_confs)
+            self._cleaner = Cleaner(self._versions, self._runtime, store_confs)
         self._cache = self._new_cache()
-        self._check_stored()
+        if self._given_shape is None:
+            self._check_stored()
 
     def _new_cache(self) -> SegmentCache:
         return SegmentCache(self._storage, self._directory, self.shape.layout)
@@ -162,15 +172,21 @@ class EngineProvider(StateStoreProvider):
         """The directory of this store."""
         return self._id.store_checkpoint_location()
 
-    def get_store(self, version: int) -> EngineStateStore:
-        opened = self._opened(version)
+    def get_store(
+        self, version: int, load: Callable[[int], Manifest] | None = None
+    ) -> EngineStateStore:
+        """A version, open for update. `load` gives its manifest where it was not open yet."""
+        opened = self._opened(version, load)
         return EngineStateStore(self, version, PartitionWriter(self.shape, opened.chain), opened)
 
-    def get_read_store(self, version: int) -> EngineReadStateStore:
-        opened = self._opened(version)
+    def get_read_store(
+        self, version: int, load: Callable[[int], Manifest] | None = None
+    ) -> EngineReadStateStore:
+        """A version, for reading. `load` gives its manifest where it was not open yet."""
+        opened = self._opened(version, load)
         return EngineReadStateStore(self, version, PartitionReader(self.shape, opened.chain))
 
-    def _opened(self, version: int) -> Opened:
+    def _opened(self, version: int, load: Callable[[int], Manifest] | None) -> Opened:
         if self._closed:
             raise Closed(f"The provider of {self._id} is closed; create a new one.")
         if version < 0:
@@ -182,13 +198,13 @@ class EngineProvider(StateStoreProvider):
                 self._open.move_to_end(version)
                 return opened
             self._counters.misses += 1
-            opened = self._load(version)
+            opened = self._load(version, load or self._versions.load)
             self._keep(version, opened)
             return opened
 
-    def _load(self, version: int) -> Opened:
+    def _load(self, version: int, load: Callable[[int], Manifest]) -> Opened:
         try:
-            manifest = self._versions.load(version)
+            manifest = load(version)
         except VersionNotFound:
             if version != 0:
                 raise
@@ -238,7 +254,9 @@ class EngineProvider(StateStoreProvider):
         files: list[str] = []
         if sealed.pieces:
             delta, inline = self._write_delta(sealed.pieces, version)
-            files = [] if inline is not None else [delta.path(self._directory)]
+            if inline is None:
+                path = delta.path(self._directory)
+                files = copies.copy_files(self._storage, path, self._conf)
         self._merge_inside_batch(opened.chain)
         prepared = Prepared(
             operator=self._id.operator_id,
@@ -298,7 +316,7 @@ class EngineProvider(StateStoreProvider):
                 inline = sink.getvalue().to_pybytes()
         if inline is None:
             path = segment_path(self._directory, version, attempt, "delta")
-            with self._storage.open_writer(path) as blob:
+            with copies.open_writer(self._storage, path, self._conf) as blob:
                 info = self._write_segment(blob, pieces)
         self._counters.bytes_written += info.size
         ref = SegmentRef("delta", version, version, attempt, info)
@@ -342,11 +360,31 @@ class EngineProvider(StateStoreProvider):
                 attempt,
                 self._conf.compression,
             )
+            if not self._can_be_read_back(swap.output):
+                return False
             self._swaps.append(swap)
         finally:
             self._merging.discard(path)
         self._counters.add_merge(swap.output)
         self._cache.trust(swap.output.name)
+        return True
+
+    def _can_be_read_back(self, merged: SegmentRef) -> bool:
+        """Whether a merge is what was written: copies of what it holds go by that.
+
+        False where it is gone, cleaned up by others who took this process for dead.
+        """
+        if not copies.keeps_copies(self._conf, self._storage):
+            return True
+        source, path = self._storage.source, merged.path(self._directory)
+        source.cool(path)
+        try:
+            SegmentCache(source, self._directory, self.shape.layout).open(merged).verify()
+        except BadSegment as bad:
+            if source.size(path) is None:
+                return False
+            self._storage.delete(path)
+            raise copies.not_as_written(source, path) from bad
         return True
 
     def do_maintenance(self) -> None:
@@ -357,16 +395,18 @@ class EngineProvider(StateStoreProvider):
         except Exception:
             log.warning("Error performing snapshot and cleaning up %s", self, exc_info=True)
 
-    def do_snapshot(self, *, force: bool = False) -> bool:
+    def do_snapshot(
+        self, *, force: bool = False, load: Callable[[int], Manifest] | None = None
+    ) -> bool:
         """Merge what is due at the newest version; the next commit swaps the result in.
 
-        With `force` everything is merged into a snapshot, due or not.
+        With `force` everything is merged into a snapshot, due or not. `load` gives manifests.
         """
         newest = self._versions.newest()
         with self._lock:
             if newest is None:
                 return False
-            entry = self._entry(self._versions.load(newest))
+            entry = self._entry((load or self._versions.load)(newest))
             self._swaps = [swap for swap in self._swaps if self._may_swap(entry, swap)]
             if self._swaps:
                 return False

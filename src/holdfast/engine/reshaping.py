@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from holdfast.conf import StateStoreConf
+from holdfast.engine import copies
 from holdfast.engine.chain import Chain, SegmentCache, StoreShape
 from holdfast.engine.commit import Prepared
 from holdfast.engine.filenames import segment_path
@@ -131,7 +132,8 @@ def rewrite(
     chain = Chain(entry, manifest.version, SegmentCache(storage, directory, before.layout))
     version, attempt = manifest.version + 1, runtime.new_id()
     expires = any(segment.has_expiry for segment in chain.segments())
-    with storage.open_writer(segment_path(directory, version, attempt, "snapshot")) as blob:
+    path = segment_path(directory, version, attempt, "snapshot")
+    with copies.open_writer(storage, path, conf) as blob:
         writer = SegmentWriter(blob, shape.layout, expires=expires, compression=conf.compression)
         for rows in PartitionReader(before, chain).pieces():
             writer.add(Rows(rows.hashes, rows.keys, change(rows), expires=rows.expires))

@@ -9,7 +9,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from holdfast.conf import StateStoreConf
-from holdfast.engine.filenames import OUTBOXES, PACKS, VERSIONS, data_file
+from holdfast.engine.filenames import (
+    OUTBOXES,
+    PACKS,
+    VERSIONS,
+    copied_path,
+    copy_path,
+    data_file,
+    is_copy,
+)
 from holdfast.engine.manifest import Manifest
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
@@ -17,6 +25,8 @@ from holdfast.engine.versions import VersionLog
 log = logging.getLogger(__name__)
 _LEAST_SWEEP_AGE_S = 60.0
 """A temporary file younger than this may belong to a writer at work."""
+_VERSIONS_WITH_COPIES = 3
+"""The two newest, and the one before them: its turn comes if the newest manifest is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,8 @@ class Kept:
     files: frozenset[str]
     directories: frozenset[str] = frozenset()
     """Where its stores keep their files."""
+    unmerged: frozenset[str] = frozenset()
+    """Those of the files whose rows it reads from nowhere else."""
 
     @classmethod
     def of(cls, manifest: Manifest, *, is_newest: bool) -> Kept:
@@ -34,7 +46,12 @@ class Kept:
         waiting = {part["path"] for part in manifest.outbox} if is_newest else set()
         # Versions share most of their files, and so their names.
         files = frozenset(sys.intern(path) for path in manifest.files() | waiting)
-        return cls(manifest.committed_at_ms, files, frozenset(manifest.directories()))
+        return cls(
+            manifest.committed_at_ms,
+            files,
+            frozenset(manifest.directories()),
+            frozenset(sys.intern(path) for path in manifest.unmerged_files()),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +101,7 @@ def dead_files(
     if not kept:
         return []
     needed = frozenset().union(*(manifest.files for manifest in kept.values()))
+    needed |= needed_copies(listed, kept, needed)
     newest = max(kept)
     dead = []
     for path in listed:
@@ -94,6 +112,24 @@ def dead_files(
         if now_ms - kept[decided].committed_at_ms >= grace_ms:
             dead.append(path)
     return dead
+
+
+def needed_copies(
+    listed: Sequence[str], kept: Mapping[int, Kept], needed: Collection[str]
+) -> set[str]:
+    """Second copies that stay: those of files whose rows a newest version reads from nowhere else.
+
+    A merge is swapped in only after it was read back: from then on it and the segments it was made
+    of hold the rows twice. A copy also stays for as long as the file itself is missing and some
+    version needs it.
+    """
+    copies = [path for path in listed if is_copy(path)]
+    if not copies:
+        return set()
+    recent = sorted(kept)[-_VERSIONS_WITH_COPIES:]
+    found = {copy_path(path) for version in recent for path in kept[version].unmerged}
+    lost = set(map(copied_path, copies)).intersection(needed).difference(listed)
+    return found.union(map(copy_path, lost))
 
 
 class Cleaner:

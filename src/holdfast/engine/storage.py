@@ -87,6 +87,8 @@ class Storage(ABC):
     read_only: bool = False
     is_remote: bool = False
     """Whether a blob comes over a network each time it is read."""
+    writes_at_once: bool = False
+    """Whether two blobs written at the same time take hardly longer than one."""
 
     @property
     @abstractmethod
@@ -152,6 +154,13 @@ class Storage(ABC):
     def kept(self, path: str) -> pa.Buffer | None:
         """What `keep` kept, as long as there was room; None otherwise."""
         return None
+
+    def cool(self, path: str) -> None:
+        """Drop what this host's memory holds of a blob, so that a read asks the medium for it.
+
+        Does nothing where that is not known to be possible.
+        """
+        return
 
     def sweep(self, older_than_s: float) -> int:
         """Remove what crashed writers left unfinished, when older than that; return the count."""

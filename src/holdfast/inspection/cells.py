@@ -14,6 +14,8 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+import numpy as np
+
 from holdfast.errors import InvalidArgument
 from holdfast.types import (
     ArrayType,
@@ -27,6 +29,8 @@ from holdfast.types import (
     StringType,
     StructType,
     TimeType,
+    far_text,
+    parse_far,
 )
 
 _DURATION = re.compile(
@@ -122,14 +126,21 @@ def _atomic_from_json(name: str, cell: Any) -> Any:
         return {"true": True, "false": False}[str(cell).lower()]
     if name == "binary":
         return bytes.fromhex(cell.removeprefix("0x"))
-    if name == "date":
-        return date.fromisoformat(cell)
-    if name == "timestamp":
-        moment = datetime.fromisoformat(cell)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    if name == "timestamp_ntz":
-        return datetime.fromisoformat(cell)
+    if name in ("date", "timestamp", "timestamp_ntz"):
+        return _moment_from_text(name, cell)
     raise ValueError(name)
+
+
+def _moment_from_text(name: str, text: str) -> Any:
+    far = parse_far(text, "D" if name == "date" else "us")
+    if far is not None:
+        return far
+    if name == "date":
+        return date.fromisoformat(text)
+    moment = datetime.fromisoformat(text)
+    if name == "timestamp" and moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    return moment
 
 
 def duration(text: str) -> timedelta:
@@ -187,6 +198,8 @@ def cell_json(kind: DataType, cell: Any) -> Any:
         return cell.hex()
     if isinstance(cell, (datetime, date, time)):
         return cell.isoformat().replace("+00:00", "Z")
+    if isinstance(cell, np.datetime64):
+        return far_text(cell) + ("Z" if kind == AtomicType("timestamp") else "")
     if isinstance(cell, timedelta):
         return duration_text(cell)
     if isinstance(cell, Decimal):

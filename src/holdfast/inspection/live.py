@@ -7,9 +7,10 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.engine.manifest import Manifest
@@ -19,10 +20,9 @@ from holdfast.inspection.model import StoreInfo
 from holdfast.inspection.root import Root
 from holdfast.inspection.store import At, InspectedStore
 from holdfast.store import Row
-from holdfast.types import ArrayType, Schema
+from holdfast.types import ArrayType, Field, RowCodec, Schema, StructType, moment
 
 log = logging.getLogger(__name__)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read_state(
@@ -88,18 +88,19 @@ class LiveState:
         return self._view.manifest.version
 
     @property
-    def watermark(self) -> datetime | None:
+    def watermark(self) -> datetime | np.datetime64 | None:
         """The event time up to which this version's state is final and evicted; None without one.
 
-        Spark's progress calls it `eventTime.watermark`.
+        Spark's progress calls it `eventTime.watermark`. After the year 9999, which a datetime
+        cannot hold, it is a `numpy.datetime64` in UTC.
         """
         evict_ms = (self._view.manifest.watermark or {}).get("evict_ms", 0)
-        return _EPOCH + timedelta(milliseconds=evict_ms) if evict_ms else None
+        return moment(evict_ms) if evict_ms else None
 
     @property
-    def committed_at(self) -> datetime:
+    def committed_at(self) -> datetime | np.datetime64:
         """When this version was committed, by the writer's clock."""
-        return _EPOCH + timedelta(milliseconds=self._view.manifest.committed_at_ms)
+        return moment(self._view.manifest.committed_at_ms)
 
     @property
     def operator(self) -> int:
@@ -153,8 +154,12 @@ class LiveState:
         return self.scan()
 
     def to_pandas(self) -> Any:
-        """The whole state as a pandas.DataFrame. Requires: pandas is installed."""
-        return self.scan().to_pandas()
+        """The whole state as a pandas.DataFrame. Requires: pandas is installed.
+
+        A column of dates, or of lists or structs of times, some of which are outside the years 1
+        to 9999, has the cells that `get` gives.
+        """
+        return _to_pandas(self.scan(), (*self.key_schema.fields, *self.value_schema.fields))
 
     def refresh(self) -> LiveState:
         """Go on to the newest version; return this same object."""
@@ -213,6 +218,22 @@ def _opened(store: InspectedStore, at: At = None) -> _View:
 def _reopened(store: InspectedStore) -> InspectedStore:
     """The same store, with the versions there are by now."""
     return Root(store.root.storage).store(store.operator, store.name)
+
+
+def _to_pandas(table: pa.Table, fields: Sequence[Field]) -> Any:
+    try:
+        return table.to_pandas()
+    except (ValueError, OverflowError):  # times that Python's types cannot hold
+        pass
+    frame = table.select([]).to_pandas()
+    for place, (column, field) in enumerate(zip(table.columns, fields, strict=True)):
+        try:
+            cells = column.to_pandas()
+        except (ValueError, OverflowError):
+            rows = RowCodec(Schema(StructType((field,)))).from_arrow([column])
+            cells = np.fromiter((cell for (cell,) in rows), object, len(rows))
+        frame.insert(place, field.name, cells)
+    return frame
 
 
 def _batches(view: _View) -> Iterator[pa.RecordBatch]:

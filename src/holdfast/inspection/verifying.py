@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.engine.blocks import BadSegment
 from holdfast.engine.chain import SegmentCache
-from holdfast.engine.filenames import TAGS, manifest_path
+from holdfast.engine.filenames import TAGS, copy_path, manifest_path
 from holdfast.engine.manifest import Manifest, SegmentRef
 from holdfast.errors import Corruption, InvalidArgument, Unavailable
 from holdfast.inspection.model import FileCheck, Verification
@@ -26,16 +26,16 @@ class _Segment:
     cache: SegmentCache
     versions: list[int] = field(default_factory=list)
     problem: str | None = None
+    is_copy: bool = False
 
 
 def verify(root: Root, progress: Progress | None = None) -> Verification:
     """Read everything and say for each file whether it is what was written.
 
-    Segments to fall back on are checked too. Damage is reported, never raised. What is checked
-    lies at the root itself: no copy of it that this host keeps.
+    Segments to fall back on and second copies are checked too. Damage is reported, never raised.
+    What is checked lies at the root itself: no copy of it that this host keeps.
     """
-    if root.storage.source is not root.storage:
-        root = Root(root.storage.source)
+    root = Root(root.storage.source)  # one that has not read round anything yet
     manifests, checks = _check_manifests(root)
     checks += _check_tags(root)
     segments = _segments(root, manifests)
@@ -100,6 +100,11 @@ def _segments(root: Root, manifests: Mapping[int, Manifest]) -> dict[tuple[str, 
                     (directory, ref.name), _Segment(ref, ref.path(directory), cache)
                 )
                 segment.versions.append(version)
+    there = {blob.path for blob in root.storage.list("")}
+    copied = [(place, each) for place, each in found.items() if copy_path(each.path) in there]
+    for (directory, name), each in copied:
+        path = copy_path(each.path)
+        found[directory, copy_path(name)] = replace(each, path=path, is_copy=True)
     return found
 
 
@@ -122,7 +127,8 @@ def _from(progress: Progress | None, done: int, total: int, path: str) -> Callab
 
 def _problem_of(segment: _Segment, report: Callable[[int], None]) -> str | None:
     try:
-        segment.cache.open(segment.ref).verify(report)
+        opened = segment.cache.open_copy if segment.is_copy else segment.cache.open
+        opened(segment.ref).verify(report)
     except BadSegment as bad:
         return bad.why
     except (InvalidArgument, Unavailable) as error:
@@ -134,7 +140,7 @@ def _segment_check(segment: _Segment) -> FileCheck:
     ref = segment.ref
     return FileCheck(
         path=segment.path,
-        kind=ref.kind,
+        kind="copy" if segment.is_copy else ref.kind,
         size_bytes=ref.info.size,
         versions=tuple(segment.versions),
         offset=None if ref.pack is None else ref.pack.offset,
@@ -143,12 +149,14 @@ def _segment_check(segment: _Segment) -> FileCheck:
 
 
 def _readable(manifest: Manifest, segments: Mapping[tuple[str, str], _Segment]) -> bool:
-    """Whether each segment of a version is intact, or else all those it was made of."""
+    """Whether each segment of a version is intact, or its copy, or all those it was made of."""
     for operator, store, entry in manifest.partitions():
         directory = manifest.directory(operator, store, entry.index)
 
         def intact(ref: SegmentRef, directory: str = directory) -> bool:
-            return segments[directory, ref.name].problem is None
+            copy = segments.get((directory, copy_path(ref.name)))
+            is_copied = copy is not None and copy.problem is None
+            return is_copied or segments[directory, ref.name].problem is None
 
         for ref in entry.segments:
             if not intact(ref) and not (ref.inputs and all(map(intact, ref.inputs))):

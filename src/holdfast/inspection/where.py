@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NoReturn
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidArgument
 from holdfast.inspection.cells import parse_cell
-from holdfast.types import AtomicType, DataType, DecimalType, StringType, StructType
+from holdfast.types import AtomicType, DataType, DecimalType, StringType, StructType, far_number
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(?P<text>'(?:[^']|'')*'|\"[^\"]*\")"
@@ -219,7 +220,8 @@ class _Parser:
             return pc.scalar(token.text == "true")
         text = token.text[1:-1].replace("''", "'") if token.text[0] == "'" else token.text[1:-1]
         cell = parse_cell(other.type, text, other.token.text)
-        return pc.scalar(pa.scalar(cell, other.type.arrow))
+        number = far_number(cell) if isinstance(cell, np.datetime64) else cell
+        return pc.scalar(pa.scalar(number, other.type.arrow))
 
     def _number(self, token: _Token, other: DataType) -> Any:
         if isinstance(other, DecimalType):

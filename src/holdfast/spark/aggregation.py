@@ -26,12 +26,13 @@ from holdfast.spark.operators import (
     event_time_ordinal,
     is_window,
     keys_of,
+    made_of,
     nullable,
     quoted,
 )
 from holdfast.spark.pairing import AGGREGATE
 from holdfast.spark.partials import Partials, take_apart
-from holdfast.spark.private import analysis, jvm
+from holdfast.spark.private import analysis, jvm, lineage
 from holdfast.streams.aggregating import ROWS, AggregationTask
 from holdfast.streams.merging import Merge
 from holdfast.streams.sessions import SessionTask
@@ -97,6 +98,7 @@ class Aggregation(Operator):
         for call, name in zip(analyzed.calls, _call_names(analyzed, after, len(own)), strict=True):
             calls.take(call, name)
         self._partials, self._calls = calls.partials, calls.definition
+        self._flags = calls.flags
         self._fields = fields
         self._made_keys = [f"key_{i}" for i in range(len(fields))]
         self._made_results = [f"result_{i}" for i in range(len(self._partials))]
@@ -119,6 +121,9 @@ class Aggregation(Operator):
             "keys": ", ".join(jvm.sql_of(grouping) for grouping in self._groupings) or "none",
             **self._calls,
         }
+
+    def columns(self, before: DataFrame, after: DataFrame) -> dict[str, str]:
+        return {**made_of(lineage.columns_aggregated(before, after)), **self._flags}
 
     def ticks(self, mode: str) -> bool:
         # Without rows an aggregate over all rows still has its one group, which Spark puts out.
@@ -316,6 +321,8 @@ class _Calls:
         self._names = names
         self.partials: list[Partials] = []
         self.definition: dict[str, str] = {}
+        self.flags: dict[str, str] = {}
+        """What the text of a call in SQL leaves out."""
 
     def take(self, call: analysis.AggregateCall, name: str) -> None:
         """Take a call apart, whose partial columns are named after `name` where that is free."""
@@ -328,6 +335,8 @@ class _Calls:
         partials = take_apart(call, give)
         given = [column for column, _ in partials.columns]
         self.partials.append(partials)
+        if flags := call.in_words:
+            self.flags[f"{AGGREGATE}{name}"] = flags
         if sorted(given) == sorted(wanted):
             self.definition[f"{AGGREGATE}{name}"] = call.sql
         else:

@@ -22,10 +22,11 @@ from holdfast.spark.operators import (
     event_time_ordinal,
     is_window,
     keys_of,
+    made_of,
     nullable,
     quoted,
 )
-from holdfast.spark.private import jvm
+from holdfast.spark.private import jvm, lineage
 from holdfast.streams.contract import EXPIRES_AT
 from holdfast.streams.deduplicating import SEEN, DeduplicationTask
 from holdfast.streams.task import Task
@@ -68,6 +69,10 @@ class Deduplication(Operator):
             "keys": ", ".join(self._names),
             "event time": self._event_time or "none",
         }
+
+    def columns(self, before: DataFrame, after: DataFrame) -> dict[str, str]:
+        names = {*self._names, *filter(None, [self._event_time])}
+        return made_of(lineage.columns_called(before, names))
 
     def ticks(self, mode: str) -> bool:
         return self._timed is not None

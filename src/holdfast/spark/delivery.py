@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import SparkSession
 
 from holdfast.engine.filenames import DELIVERED, delivered_path
-from holdfast.engine.manifest import Manifest
+from holdfast.engine.manifest import Manifest, delivered_notes
 from holdfast.engine.storage import Storage
+from holdfast.spark.numbering import output_batch
 from holdfast.spark.private import hadoop
 from holdfast.spark.sinks import Sink
 from holdfast.spark.spec import QuerySpec
@@ -38,22 +39,24 @@ class Delivery:
         self._needs_partitions = sink.sees_partitions or not outlet.is_deterministic
         """Whether a version's rows have to come in the same partitions when they come again."""
         self.view: StreamView | None = None
-        self._committed: int | None = None
-        self._delivered: int | None = None
-        """The versions that this run made, and brought to the sink, last."""
+        self._made: int | None = None
+        """The version that this run has committed last."""
+        self._settled: int | None = None
+        """The newest version that the sink is known to have, or that has nothing to deliver."""
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the sink lacks what this run committed: nothing may be committed before."""
-        return self._committed != self._delivered
+    def is_lacking(self, manifest: Manifest, before: Before) -> bool:
+        """Whether the sink is not known to have a version: none may be committed over it."""
+        if self._settled != manifest.version and self.is_delivered(manifest, before):
+            self.settled(manifest.version)
+        return self._settled != manifest.version
 
     def committed(self, version: int) -> None:
-        """Take note of a version that has to be delivered next."""
-        self._committed = version
+        """Take note of a version that this run has committed, and delivers next."""
+        self._made = version
 
-    def skipped(self, version: int) -> None:
-        """Take note of a version that has nothing to deliver."""
-        self._committed = self._delivered = version
+    def settled(self, version: int) -> None:
+        """Take note of a version that the sink has, or that has nothing to deliver."""
+        self._settled = version
 
     def show(self, manifest: Manifest, before: Before) -> None:
         """Bring the view, if there is one, to a version."""
@@ -69,8 +72,10 @@ class Delivery:
             rows = handover.at_hand(self._session, fresh)
         else:
             rows = handover.by_tasks(self._session, self._stored(manifest, before))
-        self._sink.deliver(self._outlet.output.fill(rows), manifest.version)
-        self.skipped(manifest.version)
+        is_new = self._made == manifest.version
+        batch = output_batch(manifest, before, self._storage, is_new=is_new)
+        self._sink.deliver(self._outlet.output.fill(rows), batch)
+        self.settled(manifest.version)
 
     def _stored(self, manifest: Manifest, before: Before) -> OutboxReader | Output:
         last = self._outlet.last
@@ -99,30 +104,39 @@ class Delivery:
 
     def is_delivered(self, manifest: Manifest, before: Before) -> bool:
         """Whether a version has surely reached the sink."""
-        if manifest.batch is None or self._is_noted(manifest):
+        if manifest.version == 0 or _is_fill(manifest) or self._is_noted(manifest):
             return True
         if self.is_leftover(manifest, before):
             return False
+        assert manifest.batch is not None
         done = f"{self._spec.checkpoint}/commits/{manifest.batch['id']}"
         return hadoop.read_text(self._session, done) is not None
 
     def _is_noted(self, manifest: Manifest) -> bool:
         if (manifest.delivered_through or 0) >= manifest.version:
             return True
-        return self._storage.size(delivered_path(manifest.version)) is not None
+        return any(self._storage.size(path) is not None for path in delivered_notes(manifest))
 
-    def note(self, version: int) -> None:
+    def note(self, manifest: Manifest) -> None:
         """Spare the next start a second delivery; earlier notes have served.
 
         A delivery that was interrupted does not count.
         """
-        if self._delivered != version:
+        if self._settled != manifest.version:
             return
-        own = delivered_path(version)
+        own = delivered_path(manifest.version, manifest.commit_id)
         self._storage.create_if_absent(own, b"")
         for blob in self._storage.list(DELIVERED):
             if blob.path != own:
                 self._storage.delete(blob.path)
+
+
+def _is_fill(manifest: Manifest) -> bool:
+    """Whether a version only holds what operators start with.
+
+    A tick may follow on it before the first batch; that one is delivered as any other.
+    """
+    return manifest.version == 1 and manifest.batch is None
 
 
 def _evicted_before(store: StoreSpec, earlier: Manifest | None, late_us: int) -> int | None:

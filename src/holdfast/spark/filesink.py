@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import IllegalState
 from holdfast.spark.operators import quoted
+from holdfast.spark.plans import Plan, Plans
 from holdfast.spark.private import hadoop
 from holdfast.spark.private.catalog import FileTable
-from holdfast.spark.sinks import Sink
+from holdfast.spark.sinks import OutputBatch, Sink
 from holdfast.spark.tables import add_partitions
 
-_PART = re.compile(r"part-(?P<task>\d+)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(?P<rest>[.\-].*)")
-_NAMED_BY_VERSION = re.compile(r"(?P<version>\d+)(?P<kind>[.\-])")
-"""`<version>.plan`, or the folder `<version>-<random>`."""
-_PLANS_KEPT = 10
+_PART = re.compile(
+    r".*?(?P<task>\d+)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(?P<rest>[.\-].*)?", re.DOTALL
+)
+"""How Spark names a file: `part`, or the job's basename, the task, the job's id, the rest."""
+_MARKER = re.compile(
+    r"_SUCCESS|_committed_.*|_started_.*|_metadata|_common_metadata|\..*\.crc", re.DOTALL
+)
+"""Files that committers and formats leave beside the rows."""
+_WORKING_FOLDERS = ("_temporary", "__magic", "_spark_metadata")
 
 
 class FileSink(Sink):
-    """Files named by version, task and query; each is created once, none is ever overwritten.
+    """Files named by batch, task, query and commit; each is created once, none is overwritten.
 
     Spark writes a version aside. A *plan*, made only if there is none, then says which of those
     files become the version's, and under which names; only then are they renamed. Whoever
@@ -48,88 +54,70 @@ class FileSink(Sink):
         self._query_id: str | None = None
         self.description = f"FileSink[{self._path}]"
 
-    def deliver(self, frame: DataFrame, version: int) -> None:
-        self._put(frame, version)
+    def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
+        self._put(frame, batch)
 
-    def _put(self, frame: DataFrame, version: int) -> list[str]:
+    def _put(self, frame: DataFrame, batch: OutputBatch) -> list[str]:
         """Bring a version's files into place; the folders below the path that got some."""
         session = frame.sparkSession
-        plan = self._plan(session, version)
-        if plan is None:
-            plan = self._written(frame, version)
-        for source, target in plan.items():
-            hadoop.rename_if_absent(session, f"{self._aside}/{source}", f"{self._path}/{target}")
-        self._tidy(session, version, plan)
-        return sorted({target.rpartition("/")[0] for target in plan.values()})
-
-    @property
-    def _aside(self) -> str:
-        return f"{self._path}/_holdfast/{self._query_id}"
-
-    def _plan(self, session: SparkSession, version: int) -> dict[str, str] | None:
-        """Which file written aside gets which name; None before there is a plan."""
         if self._query_id is None:
             self._query_id = _query_id(session, self._checkpoint)
-        text = hadoop.read_text(session, f"{self._aside}/{version}.plan")
-        return None if text is None else json.loads(text)["files"]
+        plans = Plans(session, f"{self._path}/_holdfast/{self._query_id}")
+        plan = plans.find(batch) or self._written(frame, batch, plans)
+        for source, target in plan.files.items():
+            hadoop.rename_if_absent(session, f"{plans.folder}/{source}", f"{self._path}/{target}")
+        plans.tidy(batch.version, plan)
+        return sorted({target.rpartition("/")[0] for target in plan.files.values()})
 
-    def _written(self, frame: DataFrame, version: int) -> dict[str, str]:
+    def _written(self, frame: DataFrame, batch: OutputBatch, plans: Plans) -> Plan:
         """Write the rows aside and plan for them; someone else's plan if that came first."""
         session = frame.sparkSession
-        folder = f"{version}-{uuid4().hex}"
+        folder = f"{batch.version}-{uuid4().hex}"
         writer = frame.write.format(self._format).options(**self._options)
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
-        writer.save(f"{self._aside}/{folder}")
-        names = {
-            f"{folder}/{file}": target
-            for file in hadoop.files(session, f"{self._aside}/{folder}")
-            if (target := self._target(file, version)) is not None
-        }
-        text = json.dumps({"version": version, "files": names}, sort_keys=True)
-        self._check_not_overtaken(session, version)
-        if hadoop.create_if_absent(session, f"{self._aside}/{version}.plan", text):
-            return names
-        plan = self._plan(session, version)
+        writer.save(f"{plans.folder}/{folder}")
+        written = hadoop.files(session, f"{plans.folder}/{folder}")
+        data = [file for file in written if not _is_marker(file)]
+        if not data and not frame.isEmpty():
+            raise IllegalState(
+                f"Spark reports success, and none of the rows of version {batch.version} are in "
+                f"{plans.folder}/{folder}. Check spark.sql.sources.commitProtocolClass and the "
+                "output committer: they have to write to the folder that Spark names."
+            )
+        names = {f"{folder}/{file}": target for file, target in self._names(data, batch).items()}
+        made = plans.create(batch, names)
+        if made is not None:
+            return made
+        plan = plans.find(batch)
         assert plan is not None
-        if plan != names:  # it is ours where the answer to a first try got lost
-            hadoop.delete(session, f"{self._aside}/{folder}")
+        if plan.files != names:  # it is ours where the answer to a first try got lost
+            hadoop.delete(session, f"{plans.folder}/{folder}")
         return plan
 
-    def _check_not_overtaken(self, session: SparkSession, version: int) -> None:
-        found = map(_NAMED_BY_VERSION.match, hadoop.names(session, self._aside))
-        plans = {int(match["version"]) for match in found if match and match["kind"] == "."}
-        newest = max(plans, default=0)
-        if newest > version and version not in plans:
-            raise IllegalState(
-                f"Version {version} comes too late for {self._path}: another run of the query has "
-                f"delivered version {newest} there. Stop this one."
-            )
-
-    def _target(self, file: str, version: int) -> str | None:
-        """The final name of a file; None for what is not data."""
-        directory, _, name = file.rpartition("/")
-        match = _PART.fullmatch(name)
-        if match is None:
-            return None
+    def _names(self, data: Sequence[str], batch: OutputBatch) -> dict[str, str]:
+        """The final name of each file; no two queries, versions or commits share one."""
         assert self._query_id is not None
-        own = f"part-{version:010d}-{match['task']}-{self._query_id[:8]}{match['rest']}"
-        return f"{directory}/{own}" if directory else own
-
-    def _tidy(self, session: SparkSession, version: int, plan: Mapping[str, str]) -> None:
-        """Remove what was written aside, also by deliveries that crashed, and old plans.
-
-        Plans stay for a while: one that is found stops a writer that was overtaken.
-        """
-        own = {source.partition("/")[0] for source in plan}
-        for name in hadoop.names(session, self._aside):
-            match = _NAMED_BY_VERSION.match(name)
-            if match is None:
-                continue
-            number = int(match["version"])
-            is_plan = match["kind"] == "."
-            if number <= version - _PLANS_KEPT if is_plan else name in own or number < version:
-                hadoop.delete(session, f"{self._aside}/{name}")
+        whose = f"{self._query_id[:8]}-{batch.commit_id[:12]}"
+        names = {}
+        for number, file in enumerate(data):
+            directory, _, name = file.rpartition("/")
+            match = _PART.fullmatch(name)
+            if match is None and name.startswith(("_", ".")):
+                raise IllegalState(
+                    f"Spark wrote {name} for version {batch.version} to {self._path}, which it "
+                    "would not read as data. Nothing was delivered; choose another committer, or "
+                    "another mapreduce.output.basename."
+                )
+            task, rest = (match["task"], match["rest"] or "") if match else (number, f"-{name}")
+            own = f"part-{batch.batch_id:010d}-{task}-{whose}{rest}"
+            names[file] = f"{directory}/{own}" if directory else own
+        if len(set(names.values())) < len(names):
+            raise IllegalState(
+                f"Spark wrote several files of one name for version {batch.version} to "
+                f"{self._path}. Nothing was delivered; choose another output committer."
+            )
+        return names
 
 
 class TableSink(FileSink):
@@ -143,14 +131,20 @@ class TableSink(FileSink):
         self._table = table
         self._added: set[str] = set()
 
-    def deliver(self, frame: DataFrame, version: int) -> None:
+    def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
         session = frame.sparkSession
-        folders = self._put(frame.select(*map(quoted, self._table.columns)), version)
+        folders = self._put(frame.select(*map(quoted, self._table.columns)), batch)
         if self._table.tracks_partitions:
             fresh = [folder for folder in folders if folder and folder not in self._added]
             add_partitions(session, self._table, fresh)
             self._added.update(fresh)
         session.catalog.refreshTable(self._table.name)
+
+
+def _is_marker(file: str) -> bool:
+    """Whether a file holds no rows; what Spark wrote under any other name is data."""
+    *folders, name = file.split("/")
+    return _MARKER.fullmatch(name) is not None or not set(folders).isdisjoint(_WORKING_FOLDERS)
 
 
 def _query_id(session: SparkSession, checkpoint: str) -> str:

@@ -9,15 +9,15 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark.sinks import Sink
+from holdfast.spark.sinks import OutputBatch, Sink
 
 
 class ForeachSink(Sink):
     """Calls a function with each row, or an object's open, process and close for each partition.
 
     As in Spark: `open(partition_id, epoch_id)` may return False to skip the rows, `close(error)`
-    is called whatever happened. Epochs count from 0 as Spark's batches do: the epoch is the
-    version less one. After a crash the newest epoch comes again, with the same rows.
+    is called whatever happened. Epochs count from 0 as Spark's batches do. After a crash the
+    newest epoch comes again, with the same rows.
     """
 
     description = "ForeachSink"
@@ -37,8 +37,8 @@ class ForeachSink(Sink):
                     f"{type(writer).__name__} has no method {method}."
                 )
 
-    def deliver(self, frame: DataFrame, version: int) -> None:
-        frame.rdd.foreachPartition(_of_partition(self._writer, version - 1))
+    def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
+        frame.rdd.foreachPartition(_of_partition(self._writer, batch.epoch))
 
 
 def _of_partition(writer: Any, epoch: int) -> Callable[[Iterable[Row]], None]:

@@ -16,10 +16,11 @@ from holdfast.spark.operators import (
     TaskSettings,
     described,
     is_window,
+    made_of,
     nullable,
     quoted,
 )
-from holdfast.spark.private import jvm
+from holdfast.spark.private import jvm, lineage
 from holdfast.streams.clock import EVENT_TIME, PROCESSING_TIME, Clock
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import Schema, parse_schema
@@ -63,6 +64,11 @@ class KeyedRows:
     def sql(self) -> str:
         """The grouping columns in words."""
         return ", ".join(jvm.sql_of(grouping) for grouping in self.groupings)
+
+    @property
+    def time_name(self) -> str | None:
+        """The stream's column of event times, where it has one."""
+        return None if self._timed is None else self._timed.name
 
     def frame(self, rows: DataFrame, partitions: int) -> DataFrame:
         """What tasks get of some rows."""
@@ -122,6 +128,12 @@ class KeyedOperator(Operator):
             "time mode": self._time_mode,
             "output mode": self._output_mode,
         }
+
+    def columns(self, before: DataFrame, after: DataFrame) -> dict[str, str]:
+        found = made_of(lineage.columns_grouped_by(before, self._rows.groupings))
+        if self._time_mode == EVENT_TIME and (name := self._rows.time_name) is not None:
+            found["event time"] = lineage.columns_called(before, [name])[name]
+        return found
 
     def ticks(self, mode: str) -> bool:
         return self._time_mode == EVENT_TIME

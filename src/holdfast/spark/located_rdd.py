@@ -123,6 +123,11 @@ class Locality:
             "spark.holdfast.locality=off.", self.address.host, self.address.port,
         )  # fmt: skip
 
+    def begun(self, query_run_id: UUID, partitions: int) -> None:
+        """A run has so many partitions of state, each of which a worker is going to report."""
+        if self.coordinator is not None:
+            self.coordinator.expect_instances(query_run_id, partitions)
+
     def ended(self, query_run_id: UUID) -> None:
         """A run has stopped: nobody holds its stores any more."""
         if self.coordinator is not None:

@@ -6,6 +6,7 @@ import atexit
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -110,6 +111,26 @@ def _in_memory(session: SparkSession, wanted: str) -> str:
         raise InvalidArgument("State in memory needs a name: memory://totals, for example.")
     place = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
     folder = place / f"holdfast-{os.getuid()}-{session.sparkContext.applicationId}"
-    if not folder.exists():
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    _claim(folder)
     return str(folder / name)
+
+
+def _claim(folder: Path) -> None:
+    """Make a folder for this user alone, or make sure that it is one.
+
+    Where everybody may write, somebody else could have made it first, to read or change the state.
+    """
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    else:
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise InvalidArgument(
+            f"{folder}, where the state would be in memory, belongs to another user or is not a "
+            "folder. Remove it, or leave stateLocation out."
+        )
+    if found.st_mode & 0o077:
+        folder.chmod(0o700)

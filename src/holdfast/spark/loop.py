@@ -28,11 +28,13 @@ from holdfast.errors import (
     VersionNotFound,
 )
 from holdfast.spark.delivery import Delivery
+from holdfast.spark.event_times import check_counted, marks_after
 from holdfast.spark.fencing import fenced
 from holdfast.spark.flow import EventTime, Flow, Stage
 from holdfast.spark.located_rdd import Locality, StateStoreRDD
 from holdfast.spark.locations import marked_place, state_root, storage_options
 from holdfast.spark.maintenance import Maintenance, Merged
+from holdfast.spark.numbering import Numbering, lost_versions
 from holdfast.spark.opening import (
     check_stored,
     definitions,
@@ -42,11 +44,14 @@ from holdfast.spark.opening import (
     partitions_of,
     reshaped,
     some_store,
+    with_columns,
 )
 from holdfast.spark.operators import TaskSettings
 from holdfast.spark.pairing import check_next_batch, check_pair, moment_of, note_pair
 from holdfast.spark.private import jvm
+from holdfast.spark.private.event_times import Observe
 from holdfast.spark.progress import VersionReport
+from holdfast.spark.results import inline_bytes_of
 from holdfast.spark.sinks import Sink
 from holdfast.spark.spec import QuerySpec
 from holdfast.spark.stages import Made, Outlet, StageFrames, StageRun
@@ -56,9 +61,6 @@ from holdfast.streams.handle import QueryInfo
 from holdfast.streams.outbox import Emitted, Outbox, filed
 from holdfast.streams.task import StoreSpec, Task, TaskResult, run_task
 from holdfast.streams.watermark import Watermarks
-
-_MOST_INLINE_BYTES = 64 << 20
-"""Of small deltas in the results of a version's tasks: Spark limits what a driver takes."""
 
 
 class VersionLoop:
@@ -85,11 +87,16 @@ class VersionLoop:
         """A time by the monotonic clock at which no version after the newest existed, if known."""
         self._base: Manifest | None = None
         """The version that the newest one of this run was made from."""
+        self._has_run = False
+        """Whether Spark has brought this run a batch: the watermark moves no sooner."""
+        self._lost = 0
+        """Versions that were given up, whose numbers no other version may have."""
         self._place: str | None = None
         # As Spark does: what the session is told later is not for a query that runs.
         self._ansi = str(self._session.conf.get("spark.sql.ansi.enabled")).lower() == "true"
         self._time_zone = str(self._session.conf.get("spark.sql.session.timeZone"))
         self._locality = Locality(self._session)
+        self._inline_bytes = inline_bytes_of(self._session)
         self._maintenance: Maintenance
         self._cleaner: Cleaner
         self._delivery: Delivery
@@ -115,15 +122,19 @@ class VersionLoop:
             self.manifest = self.versions.publish(first, 1, None)
         else:
             check_stored(found, frames, self.root, may_add=self.spec.adds_aggregates)
-            self.manifest = found
+            self.manifest = with_columns(
+                self._session, found, frames, self.root, may_change=self.spec.takes_changed_columns
+            )
+        self._lost = lost_versions(self.versions.storage, self.manifest)
         note_pair(self._session, self.spec.checkpoint, self.manifest)
         self._place = marked_place(self._session, self.versions.storage, self._runtime)
         self._locality = Locality.of(self._session, self._conf)
         places = sum(1 for _ in self.manifest.partitions())
         conf = replace(self._conf, pack_threshold_bytes=min(
-            self._conf.pack_threshold_bytes, _MOST_INLINE_BYTES // max(places, 1)
+            self._conf.pack_threshold_bytes, self._inline_bytes // max(places, 1)
         ))  # fmt: skip
         self._stages = [self._stage_run(number, part, conf) for number, part in enumerate(frames)]
+        self._locality.begun(self._run_id, sum(run.store.partitions for run in self._stages))
         self._maintenance = Maintenance(
             self.root, self._run_id, self._conf, self._locality.coordinator
         )
@@ -157,6 +168,7 @@ class VersionLoop:
                 name=name,
                 place=self._place,
                 coordinator=self._locality.address,
+                inline_bytes=self._inline_bytes,
             )
             for name, shape in frames.stores.items()
         }
@@ -187,8 +199,9 @@ class VersionLoop:
             base, None, prepared, self._runtime.new_id(),
             scope={**base.scope, "operators": definitions(part.frames for part in self._stages)},
             outbox=(), delivered_through=base.version + 1,
+            numbering=Numbering.of(base).json(),
         )  # fmt: skip
-        self._delivery.skipped(self.manifest.version)
+        self._delivery.settled(self.manifest.version)
         self.note_delivered()
 
     def _check_provider(self) -> None:
@@ -205,7 +218,7 @@ class VersionLoop:
         marks = self.marks.following(self._runtime.clock_ms())
         results: dict[int, list[TaskResult]] = {}
         for number, run in enumerate(self._stages):
-            settings = self._settings(run, marks, None, is_last=False)
+            settings = self._settings(run, marks, is_last=False)
             start = run.operator.initial(settings, run.store.partitions)
             if start is not None:
                 rows = jvm.moved(start.rows, own)
@@ -214,6 +227,8 @@ class VersionLoop:
             self.manifest = self._committer.commit(
                 self.manifest, None, self._prepared(results), self._runtime.new_id(),
                 watermark=marks.json(), scope={**self.manifest.scope, "filled": True},
+                delivered_through=self.manifest.version + 1,
+                numbering=Numbering.of(self.manifest).json(),
             )  # fmt: skip
 
     def _before(self) -> Manifest | None:
@@ -249,11 +264,20 @@ class VersionLoop:
     def is_tick_due(self, until_ms: int) -> bool:
         """Whether a version without data would change something, as far as is known.
 
-        Of what waits for the clock, only what waits for a moment up to `until_ms` counts.
+        Of what waits for the clock, only what waits for a moment up to `until_ms` counts. As in
+        Spark, nothing is due by the watermark before the run has had a batch: what
+        Spark is about to bring may not be late by a watermark that it was not late by before.
         """
-        if self._follows_watermark and self.marks.is_tick_due:
-            return True
-        return self._due_ms is not None and self._due_ms <= until_ms
+        if self._has_run:
+            by_clock = self._due_ms is not None and self._due_ms <= until_ms
+            return by_clock or self._is_due_by_watermark
+        if self._due_ms is None or self._due_ms > until_ms:
+            return False
+        return not self._delivery.is_lacking(self.manifest, self._before)
+
+    @property
+    def _is_due_by_watermark(self) -> bool:
+        return self._has_run and self._follows_watermark and self.marks.is_tick_due
 
     def is_replay(self, facts: Mapping[str, Any]) -> bool:
         """Whether Spark brings a batch that is committed already."""
@@ -268,29 +292,34 @@ class VersionLoop:
         self,
         batch: DataFrame | None,
         facts: Mapping[str, Any] | None,
-        observe: jvm.Observe | None = None,
+        observe: Observe | None = None,
     ) -> VersionReport | None:
         """Compute, commit and deliver one version; without a batch it is a tick.
 
         `observe` gives the event times of the batch once its rows were read. A tick that turns
-        out to change nothing becomes no version. What the version before has not delivered yet,
-        its sink having failed, it delivers first. Raises Conflict when another driver has committed
-        it, or went on so far that what this one needs is gone.
+        out to change nothing becomes no version. Whatever the sink is not known to have of the
+        version before, it gets first. Raises Conflict when another driver has committed it, or
+        went on so far that what this one needs is gone.
         """
-        if self._delivery.is_due:
+        if self._delivery.is_lacking(self.manifest, self._before):
             self._deliver([])
         started = time.monotonic()
-        is_by_clock = batch is None and not (self._follows_watermark and self.marks.is_tick_due)
-        marks = self.marks.following(moment_of(facts) or self._runtime.clock_ms())
+        is_by_clock = batch is None and not self._is_due_by_watermark
+        now_ms = moment_of(facts) or self._runtime.clock_ms()
+        moves = batch is not None or self._has_run
+        marks = self.marks.following(now_ms) if moves else self.marks.waiting(now_ms)
         with self.spec.sources.held(batch) as (sources, input_rows):
-            made = self._make(sources, marks, facts)
+            made = self._make(sources, marks)
         results, emitted = made.results, made.emitted
         self._due_ms = _earliest([result.due_ms for found in results.values() for result in found])
         if is_by_clock and all(result.is_idle for found in results.values() for result in found):
             return None
-        marks = self._observed(marks, [] if observe is None else observe(), made.event_times)
+        seen = [] if observe is None else observe()
+        check_counted(seen, self._stages, results)
+        marks = marks_after(marks, seen, made.event_times)
         computed = time.monotonic()
         merged = self._commit(results, emitted, marks, facts)
+        self._has_run = self._has_run or batch is not None
         committed = time.monotonic()
         self._deliver(emitted)
         seconds = {
@@ -300,15 +329,10 @@ class VersionLoop:
         }
         return VersionReport(
             self.manifest.version, facts, marks, seconds, results, made.late_rows, merged,
-            input_rows,
+            input_rows, Numbering.of(self.manifest).epoch,
         )  # fmt: skip
 
-    def _make(
-        self,
-        sources: Sequence[DataFrame | None],
-        marks: Watermarks,
-        facts: Mapping[str, Any] | None,
-    ) -> Made:
+    def _make(self, sources: Sequence[DataFrame | None], marks: Watermarks) -> Made:
         """Have the tasks of all operators make a version of what each source brings."""
         made = Made(event_times=dict.fromkeys(self._event_times))
         handed: dict[Stage, DataFrame | None] = {}
@@ -322,7 +346,7 @@ class VersionLoop:
 
         for number, run in enumerate(self._stages):
             is_last = run is self._outlet.last
-            settings = self._settings(run, marks, facts, is_last=is_last)
+            settings = self._settings(run, marks, is_last=is_last)
             task = run.operator.task(settings)
             results, frame = self._run_stage(run, task, rows_for(run.stage.flow), marks)
             made.results[number] = results
@@ -333,7 +357,9 @@ class VersionLoop:
         if self._outlet.junction is not None:
             version = self.manifest.version + 1
             rows = rows_for(self.spec.flow)
-            made.emitted, frame = self._outlet.put_out(rows, version, self._locality)
+            made.emitted, frame = self._outlet.put_out(
+                rows, version, self._locality, self._inline_bytes
+            )
             made.look_at(self.spec.flow, frame)
         return made
 
@@ -345,41 +371,26 @@ class VersionLoop:
             flows.append(self.spec.flow)
         return [event_time for flow in flows for event_time in flow.event_times]
 
-    def _observed(
-        self,
-        marks: Watermarks,
-        seen: Sequence[jvm.EventTimeStats],
-        behind: Mapping[EventTime, int | None],
-    ) -> Watermarks:
-        """The watermarks after what Spark saw of a batch, and what was seen behind operators."""
-        largest = [entry.max_ms if entry.rows else None for entry in seen]
-        delays = [entry.delay_ms for entry in seen]
-        if not seen:  # a tick: Spark's inputs stay where they are
-            idle = max(len(marks.inputs) - len(behind), 0)
-            largest, delays = [None] * idle, [0] * idle
-        return marks.observed(
-            [*largest, *behind.values()],
-            [*delays, *(event_time.delay_ms for event_time in behind)],
-        )
+    @property
+    def _next_numbers(self) -> Numbering:
+        return Numbering.of(self.manifest).following(self._lost)
 
     def _settings(
         self,
         run: StageRun,
         marks: Watermarks,
-        facts: Mapping[str, Any] | None,
         *,
         is_last: bool,
     ) -> TaskSettings:
         hands_on = run.emits or not is_last
-        batch = facts or self.manifest.batch or {"id": 0}
         outbox = Outbox(
             self.root, self.manifest.version + 1, run.store.partitions, run.store.options,
-            self._conf,
+            self._conf, self._inline_bytes,
         )  # fmt: skip
         return TaskSettings(
             run.stores, self.manifest.version, self.spec.mode, self._ansi, marks,
             outbox if hands_on else None,
-            QueryInfo(self.query_id, self.run_id, batch["id"]),
+            QueryInfo(self.query_id, self.run_id, self._next_numbers.epoch),
             self._time_zone,
         )  # fmt: skip
 
@@ -428,7 +439,9 @@ class VersionLoop:
             watermark=marks.json(),
             outbox=tuple(part.json() for part in outbox),
             delivered_through=base.version,
+            numbering=self._next_numbers.json(),
         )
+        self._lost = 0
         self._newest_at_ms, self._base = before_ms, base
         self._delivery.committed(self.manifest.version)
         between = (result.emitted.path for found in results.values() for result in found)
@@ -442,7 +455,14 @@ class VersionLoop:
 
     @fenced
     def deliver(self) -> None:
-        """Hand the newest version's rows, as the storage has them, to the sink."""
+        """Hand the newest version's rows, as the storage has them, to the sink: Spark brings its
+        batch again.
+        """
+        self._deliver_again()
+        self._has_run = True
+
+    @fenced
+    def _deliver_again(self) -> None:
         self._deliver([])
 
     def _deliver(self, emitted: list[Emitted]) -> None:
@@ -451,11 +471,11 @@ class VersionLoop:
     def deliver_leftover(self) -> None:
         """A tick that was committed before a crash may not have been delivered."""
         if self._delivery.is_leftover(self.manifest, self._before):
-            self.deliver()
+            self._deliver_again()
 
     def note_delivered(self) -> None:
         """Spare the next start a second delivery, if the newest version had its own."""
-        self._delivery.note(self.manifest.version)
+        self._delivery.note(self.manifest)
 
     # -- maintenance ---------------------------------------------------------------------------
 

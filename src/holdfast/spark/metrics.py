@@ -6,9 +6,10 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+import numpy as np
 
 from holdfast.errors import InvalidArgument
 
@@ -115,7 +116,8 @@ def _number(value: float) -> str:
 
 
 def _seconds(stamp: str) -> float:
-    return datetime.fromisoformat(stamp).timestamp()
+    moment = np.datetime64(stamp.lstrip("+").removesuffix("Z"), "ms")
+    return int(moment.astype(np.int64)) / 1000
 
 
 class MetricsServer:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import SparkSession
 
+from holdfast.backends.locations import open_storage
+from holdfast.conf import BESIDE_CHECKPOINT, StateStoreConf
 from holdfast.engine.chain import StoreShape
 from holdfast.engine.commit import Prepared
 from holdfast.engine.hash_samples import check_samples
@@ -16,9 +19,13 @@ from holdfast.engine.manifest import Manifest, StoreEntry
 from holdfast.engine.provider import check_same_store, new_store_entry
 from holdfast.engine.reshaping import untouched
 from holdfast.engine.storage import Runtime
+from holdfast.engine.versions import VersionLog
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.spark.pairing import Definition, check_same_query, new_scope
+from holdfast.spark.locations import state_root, storage_options
+from holdfast.spark.numbering import Numbering
+from holdfast.spark.pairing import Definition, check_same_columns, check_same_query, new_scope
+from holdfast.spark.private import lineage
 from holdfast.spark.stages import StageFrames, StageRun
 from holdfast.streams.reshaping import Reshaping
 from holdfast.streams.watermark import Watermarks
@@ -26,6 +33,17 @@ from holdfast.streams.watermark import Watermarks
 log = logging.getLogger(__name__)
 Misfits = dict[int, dict[str, StoreShape]]
 """By operator, the stores that the state lacks, or has with fewer columns."""
+
+
+def newest_state(
+    session: SparkSession, checkpoint: str, settings: Mapping[str, str]
+) -> Manifest | None:
+    """The newest version of a query's state, None where there is none yet. Nothing is written."""
+    conf = StateStoreConf.from_spark(settings)
+    wanted = None if conf.state_location == BESIDE_CHECKPOINT else conf.state_location
+    root = state_root(session, checkpoint, wanted)
+    storage = open_storage(root, storage_options(session, root, settings), conf)
+    return VersionLog(storage, Runtime.system()).newest_intact()
 
 
 def partitions_of(session: SparkSession, found: Manifest | None, root: str) -> int:
@@ -71,15 +89,41 @@ def first_manifest(
         committed_at_ms=runtime.clock_ms(),
         hash_name=HASH_NAME,
         operators=operators,
-        scope=new_scope(runtime.new_id(), definitions(stages)),
+        scope=new_scope(runtime.new_id(), definitions(stages), columns_of(session, stages)),
         watermark=Watermarks(policy=policy).json(),
         delivered_through=0,
+        numbering=Numbering.new().json(),
     )
 
 
 def definitions(stages: Iterable[StageFrames]) -> list[Definition]:
     """What the operators of a query do."""
     return [frames.stage.operator.definition() for frames in stages]
+
+
+def columns_of(session: SparkSession, stages: Iterable[StageFrames]) -> dict[str, Any]:
+    """What the columns that operators go by are made of before them, in the words of a Spark."""
+    found = [(frames.stage, frames.stage.operator) for frames in stages]
+    texts = [operator.columns(stage.before, stage.after) for stage, operator in found]
+    return {"spark": session.version, "wording": lineage.WORDING, "operators": texts}
+
+
+def with_columns(
+    session: SparkSession,
+    manifest: Manifest,
+    stages: Sequence[StageFrames],
+    root: str,
+    *,
+    may_change: bool,
+) -> Manifest:
+    """The stored version, told what the query's columns are made of; the next version keeps that.
+
+    Refuses state whose columns were made of something else, unless they `may_change`.
+    Requires: `check_stored`.
+    """
+    before, now = manifest.scope.get("columns", {}), columns_of(session, stages)
+    check_same_columns(before, now, root, may_change=may_change)
+    return replace(manifest, scope={**manifest.scope, "columns": now})
 
 
 def check_stored(

@@ -100,6 +100,13 @@ class Operator(ABC):
         """What the state was made by, in words a person compares: it may not change."""
 
     @abstractmethod
+    def columns(self, before: DataFrame, after: DataFrame) -> dict[str, str]:
+        """What else the state was made by: what its columns are made of before the operator.
+
+        `before` and `after` are Spark's own form of the pipeline around the operator.
+        """
+
+    @abstractmethod
     def ticks(self, mode: str) -> bool:
         """Whether a version without data can change something once the watermark moves on."""
 
@@ -223,6 +230,11 @@ def described(column: Column, field: StructField) -> Column:
     if field.metadata:
         return column.alias(field.name, metadata=field.metadata)
     return column.alias(field.name)
+
+
+def made_of(columns: Mapping[str, str]) -> dict[str, str]:
+    """What columns are made of, as `Operator.columns` says it."""
+    return {f"column {name}": text for name, text in columns.items()}
 
 
 def nullable(fields: list[StructField], *, keep_metadata: bool = False) -> StructType:

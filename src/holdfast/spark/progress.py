@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.spark.maintenance import Merged
 from holdfast.streams.task import TaskResult
 from holdfast.streams.watermark import Watermarks
+from holdfast.types import moment_text
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class VersionReport:
     """What maintenance brought into it, by operator."""
     input_rows: int | None = None
     """How many rows the batch had, where the first operator does not get them all."""
+    batch_id: int = 0
+    """What Spark's batch id would be."""
 
     @property
     def is_tick(self) -> bool:
@@ -45,11 +48,11 @@ def progress(
         first = report.results[0]
         rows = sum(result.rows + result.late_rows for result in first) + report.late_rows
     seconds = sum(report.seconds.values())
-    started = datetime.now(UTC).timestamp() - seconds
+    started_ms = time.time_ns() // 1_000_000 - int(seconds * 1000)
     return {
         **query,
-        "timestamp": _iso(started),
-        "batchId": report.version - 1,
+        "timestamp": moment_text(started_ms),
+        "batchId": report.batch_id,
         "batchDuration": int(seconds * 1000),
         "version": report.version,
         "isTick": report.is_tick,
@@ -60,7 +63,7 @@ def progress(
             "triggerExecution": int(seconds * 1000),
             **{name: int(spent * 1000) for name, spent in report.seconds.items()},
         },
-        "eventTime": {"watermark": _iso(report.marks.evict_ms / 1000)},
+        "eventTime": {"watermark": moment_text(report.marks.evict_ms)},
         "stateOperators": [
             _operator(title, report.results[number], report.late_rows, report.merged.get(number))
             for number, title in enumerate(titles)
@@ -98,8 +101,3 @@ def _operator(
         "numStateStoreInstances": len(results),
         "customMetrics": custom,
     }
-
-
-def _iso(seconds: float) -> str:
-    stamp = datetime.fromtimestamp(seconds, UTC)
-    return stamp.strftime("%Y-%m-%dT%H:%M:%S.") + f"{stamp.microsecond // 1000:03d}Z"

@@ -7,7 +7,8 @@ import logging
 import re
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
@@ -17,16 +18,21 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.conf import StateStoreConf
 from holdfast.engine.maintenance import Periodic
-from holdfast.errors import Conflict
+from holdfast.errors import Conflict, HoldfastError
 from holdfast.inspection import LiveState, Root, choose_store
+from holdfast.spark.active import leave_place, take_place
+from holdfast.spark.failures import as_end, unwrapped
 from holdfast.spark.listening import spark_progress
 from holdfast.spark.loop import VersionLoop
 from holdfast.spark.metrics import metrics_text
-from holdfast.spark.private import hadoop, jvm
-from holdfast.spark.progress import progress
+from holdfast.spark.private import hadoop
+from holdfast.spark.private.event_times import event_time_stats
+from holdfast.spark.private.starting import PlainPlanning
+from holdfast.spark.progress import VersionReport, progress
 from holdfast.spark.shipping import explained
 from holdfast.spark.sinks import Sink
 from holdfast.spark.spec import QuerySpec
+from holdfast.spark.ticks import Ticks
 from holdfast.spark.watching import Watch
 
 log = logging.getLogger(__name__)
@@ -43,8 +49,6 @@ _INTERRUPTED = (
 )
 """What Spark takes for the end of a stopped query. It looks by a pattern for which a real error,
 with its Java stack, is so long that Spark's thread overflows its own."""
-_MOST_TICKS = 100
-"""Versions without data in a row; a timer that always registers one for the past has no last."""
 
 
 class StatefulQuery:
@@ -57,9 +61,15 @@ class StatefulQuery:
         self._conf = StateStoreConf.from_spark(spec.settings)
         self._loop = VersionLoop(spec, sink, self._conf)
         wanted = self._session.conf.get("spark.sql.streaming.noDataMicroBatches.enabled", "true")
-        self._ticks_wanted = str(wanted).lower() == "true" and self._loop.has_ticks
+        # A run of one batch has no batch without data behind it.
+        is_wanted = str(wanted).lower() == "true" and "once" not in spec.trigger
+        self._ticks_wanted = is_wanted and self._loop.has_ticks
         self._lock = threading.RLock()
         """One at a time: a batch, a tick, a merge."""
+        self._ticks = Ticks(
+            self._loop, self._lock, lambda: self._run_version(None, None),
+            lambda: self._inner.status, lambda: self._is_over,
+        )  # fmt: skip
         self._batch_waits = threading.Event()
         self._inner: StreamingQuery
         self._offsets: str
@@ -72,10 +82,12 @@ class StatefulQuery:
         """What a batch raised; Spark wraps it up as a failure of a function of the user's."""
         self._end_told: BaseException | None = None
         """What ended Spark's query, once it was asked for."""
-        self._ending = threading.Lock()
+        self._ending = threading.RLock()
+        self._is_finishing = False
         self._ended = False
         self._stopping = False
         self._has_cleaned = False
+        self._place = hadoop.qualified(self._session, spec.checkpoint)
 
     def start(self) -> None:
         """Open the state, deliver what a crash left undelivered, start Spark's query."""
@@ -91,6 +103,7 @@ class StatefulQuery:
         threading.Thread(target=self._end_with_spark, name="holdfast-end", daemon=True).start()
 
     def _start(self) -> None:
+        take_place(self._session, self._place, self)
         with explained(self._loop.root):
             self._loop.open()
             self._offsets = hadoop.qualified(self._session, f"{self._spec.checkpoint}/offsets")
@@ -105,7 +118,9 @@ class StatefulQuery:
             writer = writer.queryName(self._spec.name)
         if self._spec.trigger:
             writer = writer.trigger(**self._spec.trigger)
-        self._inner = writer.start()
+        planning = PlainPlanning(self._session, self._spec.checkpoint)
+        self._inner = planning.start(writer)
+        planning.check(self._inner)
         self._loop.query_id, self._loop.run_id = self.id, self.runId
         self._watch.started(self._inner)
         self._started.set()
@@ -118,7 +133,9 @@ class StatefulQuery:
     def _give_up(self, error: BaseException) -> None:
         """Have Spark's query end, if it runs already."""
         self._failure = error
+        self._ended = True
         self._started.set()
+        leave_place(self._place, self)
         if hasattr(self, "_inner"):
             self._inner.stop()
 
@@ -150,14 +167,23 @@ class StatefulQuery:
     def _run_version(self, batch: DataFrame | None, facts: dict[str, Any] | None) -> None:
         observe = None
         if batch is not None:
-            observe = lambda: jvm.event_time_stats(self._inner)  # noqa: E731 - one line
+            observe = lambda: event_time_stats(self._inner)  # noqa: E731 - one line
         report = self._loop.run(batch, facts, observe)
-        if report is None:
-            return
-        query = {"id": self.id, "runId": self.runId, "name": self.name}
-        titles = [stage.operator.title for stage in self._spec.stages]
-        told = progress(report, query, titles, self._sink.description)
-        self._watch.progressed(told, None if facts is None else facts["id"])
+        if report is not None:
+            self._tell(report)
+
+    def _tell(self, report: VersionReport) -> None:
+        """Report a version. It is delivered: whatever goes wrong here is logged, and no more."""
+        try:
+            query = {"id": self.id, "runId": self.runId, "name": self.name}
+            titles = [stage.operator.title for stage in self._spec.stages]
+            told = progress(report, query, titles, self._sink.description)
+            self._watch.progressed(told, None if report.batch is None else report.batch["id"])
+        except Exception:
+            log.warning(
+                "Version %d of %s was delivered, but its progress could not be reported",
+                report.version, self._loop.root, exc_info=True,
+            )  # fmt: skip
 
     # -- ticks ---------------------------------------------------------------------------------
 
@@ -166,22 +192,22 @@ class StatefulQuery:
         return bool({"availableNow", "once"} & set(self._spec.trigger))
 
     def _tick_if_idle(self) -> None:
-        inner = self._inner
-        if not inner.isActive or self._failure is not None:
-            return
-        status = inner.status
-        if status["isDataAvailable"] or status["isTriggerActive"]:
-            return
-        if not self._lock.acquire(blocking=False):
-            return
         try:
-            if not inner.status["isDataAvailable"]:
-                self._run_due_ticks(most=1)
+            self._run_ticks(self._ticks.run_one_if_idle)
         except Exception:
             log.exception("A tick failed; the query stops")
+
+    def _run_ticks(self, run: Callable[[], None]) -> None:
+        """Run ticks; one that fails is the end of the query."""
+        try:
+            with explained(self._loop.root):
+                run()
+        except Exception as error:
+            known = unwrapped(error)
+            self._failure = as_end(known) if isinstance(known, HoldfastError) else known
+            raise self._failure from (self._failure.__cause__ or None)
         finally:
-            self._lock.release()
-        self._stop_if_failed()
+            self._stop_if_failed()
 
     def _stop_if_failed(self) -> None:
         """End Spark's query after a tick that failed. Requires: the lock is free.
@@ -191,32 +217,6 @@ class StatefulQuery:
         if self._failure is not None:
             self._inner.stop()
 
-    def _run_due_ticks(self, most: int | None = None) -> None:
-        """Run what is due by now, up to `most` versions; the rest is left to the next call.
-
-        One that fails is the end of the query: `_stop_if_failed` has to follow.
-        """
-        try:
-            self._run_ticks(most)
-        except Exception as error:
-            self._failure = error
-            raise
-
-    def _run_ticks(self, most: int | None) -> None:
-        until_ms = time.time_ns() // 1_000_000
-        with self._lock, explained(self._loop.root):
-            for _ in range(_MOST_TICKS if most is None else most):
-                if not self._loop.is_tick_due(until_ms) or self._stopping:
-                    return
-                self._run_version(None, None)
-            if most is None and self._loop.is_tick_due(until_ms):
-                log.warning(
-                    "After %d versions without data of %s timers are still due: those that fire "
-                    "register others for the past. They are left for later.",
-                    _MOST_TICKS,
-                    self._loop.root,
-                )
-
     def _maintain(self) -> None:
         """Merge one partition after the other while no batch waits, then clean up."""
         with self._lock:
@@ -224,7 +224,7 @@ class StatefulQuery:
         for place in due:
             self._let_batches_by()
             with self._lock:
-                if self._is_ending:
+                if self.is_ending:
                     return
                 try:
                     self._loop.merge(place)
@@ -238,9 +238,16 @@ class StatefulQuery:
         self._has_cleaned = True
 
     @property
-    def _is_ending(self) -> bool:
-        """Whether no version will follow that could take in a merge."""
-        return self._stopping or self._failure is not None or not self._inner.isActive
+    def _is_over(self) -> bool:
+        """Whether the query was stopped or has failed: it commits no version after that."""
+        has_failed = self._failure is not None or self._batch_failure is not None
+        return self._ended or self._stopping or has_failed
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the query ends by itself: its Spark query has, or it failed."""
+        self._started.wait()
+        return self._is_over or not self._inner.isActive
 
     def _let_batches_by(self) -> None:
         """Wait while a batch does: whoever lets go of the lock could be the next to take it."""
@@ -328,11 +335,13 @@ class StatefulQuery:
                     f"Another driver goes on with the checkpoint {self._spec.checkpoint}: it has "
                     "taken the batch that this one was about to take. This one must stop."
                 )
-            if conflict is not None:
-                conflict.__cause__ = error
-            elif self._batch_failure is not None:
+            known = conflict or unwrapped(self._batch_failure or error)
+            if isinstance(known, HoldfastError):
+                self._end_told = as_end(known)
+                self._end_told.__cause__ = self._end_told.__cause__ or error
+            else:
                 error.__cause__ = self._batch_failure
-            self._end_told = conflict or error
+                self._end_told = error
         return self._end_told
 
     def explain(self, extended: bool = False) -> None:
@@ -344,12 +353,12 @@ class StatefulQuery:
 
         Of timers that keep registering others for the past, only so many versions are waited for.
         """
-        self._inner.processAllAvailable()
+        try:
+            self._inner.processAllAvailable()
+        except StreamingQueryException as error:
+            self._raise_end(error)
         if self._ticks_wanted:
-            try:
-                self._run_due_ticks()
-            finally:
-                self._stop_if_failed()
+            self._run_ticks(self._ticks.run_due)
         self._raise_failure()
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
@@ -357,14 +366,16 @@ class StatefulQuery:
         try:
             ended = self._inner.awaitTermination(timeout)
         except StreamingQueryException as error:
-            told = self._failure or self._told(error)
-            if told is None or isinstance(told, StreamingQueryException):
-                raise
-            raise told from error
+            self._raise_end(error)
         if timeout is None or ended:
             self._end()
         self._raise_failure()
         return ended
+
+    def _raise_end(self, error: StreamingQueryException) -> NoReturn:
+        """Raise what ended the query, once it commits no more: it may be started again at once."""
+        self._end()
+        raise self._failure or self._told(error) or error
 
     def stop(self) -> None:
         """End the query after the batch in flight."""
@@ -381,14 +392,22 @@ class StatefulQuery:
         except Exception:
             log.warning("The end of the query %s went wrong", self._spec.name, exc_info=True)
 
+    def finish(self) -> None:
+        """Wait for the end of a query that is ending."""
+        self._end()
+
     def _end(self) -> None:
         """Bring the query to its end, once; whoever comes second waits."""
         with self._ending:
+            if self._is_finishing:
+                return  # a function of the user's stops the query that is ending
             if not self._ended:
+                self._is_finishing = True
                 try:
                     self._finish()
                 finally:
-                    self._ended = True
+                    self._ended, self._is_finishing = True, False
+                    leave_place(self._place, self)
         self._watch.ended(self.exception())
 
     def _finish(self) -> None:
@@ -396,16 +415,21 @@ class StatefulQuery:
             if thread is not None:
                 thread.stop()
         if self.exception() is None:
-            try:
-                if self._ends_by_itself and self._ticks_wanted:
-                    self._run_due_ticks()
-                with self._lock:
-                    self._loop.note_delivered()
-            except Exception as error:
-                self._failure = error
+            if self._ends_by_itself and self._ticks_wanted:
+                with contextlib.suppress(Exception):  # exception() tells it
+                    self._run_ticks(self._ticks.run_due)
+            self._note_delivered()
             self._clean_once()
         self._loop.close()
         self._drop_temporary()
+
+    def _note_delivered(self) -> None:
+        """Spare the next start a second delivery; where that fails, it delivers once more."""
+        try:
+            with self._lock:
+                self._loop.note_delivered()
+        except Exception:
+            log.warning("Could not note what %s has delivered", self._loop.root, exc_info=True)
 
     def _clean_once(self) -> None:
         """Clean up at the end of a run that was too short for it, such as one by a timetable."""

@@ -5,11 +5,36 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass, field
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from holdfast.errors import InvalidArgument
+from holdfast.spark.private.memory import MemoryTable
+
+
+@dataclass(frozen=True)
+class OutputBatch:
+    """A version as a sink gets it; the same each time it comes.
+
+    `batch_id` is what Spark's batch id would be: it grows by one with each version that delivers,
+    and never comes again with other rows. `commit_id` tells the version from another one of the
+    same number, which a state that was put back has had.
+    """
+
+    version: int
+    batch_id: int
+    commit_id: str
+    epoch: int
+    """The same counted from 0, also in a checkpoint whose numbers began with 1."""
+    made_from: str | None = None
+    """Equal for versions that have the same rows: made from the same version and batch."""
+    has_commit_id: bool = True
+    """Whether it was committed by a release that leaves commit ids with sinks."""
+    is_new: bool = False
+    """Whether this run has committed it: nobody can have delivered it before."""
+    is_newest: Callable[[], bool] = field(default=lambda: False, compare=False, repr=False)
+    """Asks the state whether it is still the newest version."""
 
 
 class Sink(ABC):
@@ -25,7 +50,7 @@ class Sink(ABC):
         """Get ready; `native` has the schema and the session of the output."""
 
     @abstractmethod
-    def deliver(self, frame: DataFrame, version: int) -> None:
+    def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
         """Take a version's rows. Called in the order of versions; must not keep `frame`."""
 
 
@@ -34,20 +59,20 @@ class NoopSink(Sink):
 
     description = "NoopSink"
 
-    def deliver(self, frame: DataFrame, version: int) -> None:
+    def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
         frame.write.format("noop").mode("overwrite").save()
 
 
 class FunctionSink(Sink):
-    """Calls a function with the rows and the version."""
+    """Calls a function with the rows and the batch id."""
 
     description = "ForeachBatchSink"
 
     def __init__(self, function: Callable[[DataFrame, int], None]) -> None:
         self._function = function
 
-    def deliver(self, frame: DataFrame, version: int) -> None:
-        self._function(frame, version)
+    def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
+        self._function(frame, batch.batch_id)
 
 
 class ConsoleSink(Sink):
@@ -62,9 +87,9 @@ class ConsoleSink(Sink):
             truncate == "true" if truncate in ("true", "false") else _number(truncate, "truncate")
         )
 
-    def deliver(self, frame: DataFrame, version: int) -> None:
+    def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
         line = "-" * 43
-        sys.stdout.write(f"{line}\nBatch: {version - 1}\n{line}\n")
+        sys.stdout.write(f"{line}\nBatch: {batch.epoch}\n{line}\n")
         frame.show(self._rows, self._truncate)
 
 
@@ -76,24 +101,13 @@ class MemorySink(Sink):
     def __init__(self, name: str, complete: bool) -> None:
         self._name = name
         self._complete = complete
-        self._versions: dict[int, list[Any]] = {}
-        self._session: SparkSession
+        self._table: MemoryTable
 
     def start(self, native: DataFrame) -> None:
-        self._session = native.sparkSession
-        self._show([], native)
+        self._table = MemoryTable(self._name, native)
 
-    def deliver(self, frame: DataFrame, version: int) -> None:
-        rows = frame.collect()
-        if self._complete:
-            self._versions.clear()
-        self._versions[version] = rows
-        kept = [row for number in sorted(self._versions) for row in self._versions[number]]
-        self._show(kept, frame)
-
-    def _show(self, rows: list[Any], frame: DataFrame) -> None:
-        view = self._session.createDataFrame(rows, frame.schema)
-        view.createOrReplaceTempView(self._name)
+    def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
+        self._table.add(batch.version, frame, instead=self._complete)
 
 
 class KafkaSink(Sink):
@@ -107,7 +121,7 @@ class KafkaSink(Sink):
         self._options = dict(options)
         self.description = f"KafkaSink[{options.get('topic', 'the column topic')}]"
 
-    def deliver(self, frame: DataFrame, version: int) -> None:
+    def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
         frame.write.format("kafka").options(**self._options).save()
 
 

@@ -29,6 +29,8 @@ class QuerySpec:
     """The session's settings at the start, under those that the writer's options say."""
     adds_aggregates: bool = False
     """Whether aggregates that the state does not know start empty."""
+    takes_changed_columns: bool = False
+    """Whether columns that the state goes by may be made of something else than before."""
     view: ViewWish | None = None
     """The table that shows the state to other services, if there is one."""
 

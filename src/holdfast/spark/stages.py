@@ -216,7 +216,11 @@ class Outlet:
         return cls(handover, Template(user, [schema], lambda rows: rows[0]), None, junction)
 
     def put_out(
-        self, rows: Sequence[DataFrame | None], version: int, locality: Locality
+        self,
+        rows: Sequence[DataFrame | None],
+        version: int,
+        locality: Locality,
+        inline_bytes: int,
     ) -> tuple[list[Emitted], DataFrame | None]:
         """Have tasks put out what a version delivers: that, and the frame of it, if there was one.
 
@@ -229,8 +233,9 @@ class Outlet:
         schema, parts = jvm.arrow_schema(frame).serialize().to_pybytes(), jvm.arrow_rdd(frame)
         place = self.handover
         outbox = Outbox(
-            place.root, version, max(parts.getNumPartitions(), 1), place.options, place.conf
-        )
+            place.root, version, max(parts.getNumPartitions(), 1), place.options, place.conf,
+            inline_bytes,
+        )  # fmt: skip
         emitted = collected(
             locality, parts, lambda number, raw: pass_on(outbox, number, schema, raw)
         )

@@ -31,7 +31,7 @@ def open_table(
         _create(session, name, schema, file_format, partition_by, location)
         found = find(session, name)
         assert found is not None
-    table = described(name, found)
+    table = described(session, name, found)
     if table.provider not in FILE_FORMATS:
         raise InvalidArgument(
             f"The table {name} is of {table.provider}; toTable writes {', '.join(FILE_FORMATS)}. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from holdfast.spark.listening import Announcer, Listeners
 from holdfast.spark.metrics import MetricsServer, QueryMetrics
 from holdfast.spark.private import jvm
 
+log = logging.getLogger(__name__)
 _PROGRESS_KEPT = 100
 _SPARKS_PROGRESS_S = 5.0
 """How long Spark's own progress of a batch is waited for; it comes right after the batch."""
@@ -41,6 +43,7 @@ class Watch:
         self._entries: deque[_Entry] = deque(maxlen=_PROGRESS_KEPT)
         self._sources: list[dict[str, Any]] = []
         self._completing = threading.Lock()
+        self._ending = threading.Lock()
         self._announcer: Announcer | None = None
         self._line: Line | None = None
         self._inner: StreamingQuery
@@ -67,14 +70,18 @@ class Watch:
             self._announcer.progressed(lambda: self._completed(entry))
 
     def ended(self, failure: BaseException | None) -> None:
-        """The query has ended, or has not come to start."""
-        line, self._line = self._line, None
-        if line is not None:
-            line.close()
-        if self._announcer is not None:
-            self._announcer.terminated(failure)
-        if self._server is not None:
-            self._server.leave(self.metrics)
+        """The query has ended, or has not come to start. Waits for no listener, raises nothing."""
+        with self._ending:  # whoever comes second finds it done
+            line, self._line = self._line, None
+            if self._announcer is not None:
+                self._announcer.terminated(failure)
+            try:
+                if line is not None:
+                    line.close()
+                if self._server is not None:
+                    self._server.leave(self.metrics)
+            except Exception:
+                log.warning("The end of the query could not be shown", exc_info=True)
 
     @property
     def recent(self) -> list[dict[str, Any]]:
@@ -92,11 +99,13 @@ class Watch:
     def _completed(self, entry: _Entry) -> dict[str, Any]:
         """The progress with its sources, once Spark has told of them."""
         until = time.monotonic() + _SPARKS_PROGRESS_S
+        pause_s = 0.01
         while not self._complete(entry) and time.monotonic() < until:
             if not self._inner.isActive:
                 self._complete(entry)
                 break
-            time.sleep(0.01)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.2)
         return entry.progress
 
     def _complete(self, entry: _Entry) -> bool:

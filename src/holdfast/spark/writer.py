@@ -15,6 +15,8 @@ from holdfast.spark.aggregation import SessionAggregation
 from holdfast.spark.filesink import FileSink, TableSink
 from holdfast.spark.flow import Flow
 from holdfast.spark.foreach import ForeachSink
+from holdfast.spark.opening import newest_state
+from holdfast.spark.pairing import check_not_native
 from holdfast.spark.private import jvm
 from holdfast.spark.query import StatefulQuery
 from holdfast.spark.rules import (
@@ -105,7 +107,11 @@ class StatefulStreamWriter:
         return self
 
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> StatefulStreamWriter:
-        """Call `func(rows, version)` for each version; versions count from 1."""
+        """Call `func(rows, batch_id)` for each version.
+
+        Batch ids count from 0 as in Spark; after a crash the newest comes again with its rows. In
+        a checkpoint made before they were kept in the manifest they continue as versions, from 1.
+        """
         self._function = func
         self._format = "foreachBatch"
         return self
@@ -197,12 +203,13 @@ class StatefulStreamWriter:
         rest = dict(self._options)
         own = _take_settings(rest)
         settings = {**session.conf.getAll, **own}
-        added = _take(rest, "newAggregates")
-        if added not in (None, "empty"):
-            raise InvalidArgument(f"newAggregates can be set to empty, not to {added!r}.")
+        adds_aggregates = _take_word(rest, "newAggregates", "empty")
+        takes_changed_columns = _take_word(rest, "changedColumns", "accept")
         view = taken_wish(lambda name: _take(rest, name), own, settings)
         given = _take(rest, "checkpointLocation")
         checkpoint = checkpoint_of(session, given, self._name, kind)
+        place = checkpoint.location
+        check_not_native(session, place, lambda: newest_state(session, place, settings))
         check_recovery(session, checkpoint, kind, self._mode)
         sink = make_sink(checkpoint, rest)
         spec = QuerySpec(
@@ -214,7 +221,8 @@ class StatefulStreamWriter:
             trigger=self._trigger,
             name=self._name,
             settings=settings,
-            adds_aggregates=added is not None,
+            adds_aggregates=adds_aggregates,
+            takes_changed_columns=takes_changed_columns,
             view=view,
         )
         query = StatefulQuery(spec, sink)
@@ -288,3 +296,11 @@ def _take(options: dict[str, str], name: str) -> str | None:
     found = [key for key in options if key.lower() == name.lower()]
     values = [options.pop(key) for key in found]
     return values[-1] if values else None
+
+
+def _take_word(options: dict[str, str], name: str, word: str) -> bool:
+    """Remove an option that can be set to one word only; whether it was."""
+    given = _take(options, name)
+    if given not in (None, word):
+        raise InvalidArgument(f"{name} can be set to {word}, not to {given!r}.")
+    return given is not None

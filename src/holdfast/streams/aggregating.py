@@ -95,11 +95,12 @@ class AggregationTask:
         if self.outbox is not None:
             return self.outbox.emit(partition, self._groups(store, changed))
         partitions = self.store.partitions
-        if changed.nbytes > small_bytes(partitions):
+        most = small_bytes(partitions, self.store.inline_bytes)
+        if changed.nbytes > most:
             return NOTHING
         if self.mode == "complete" and store.metrics.num_keys > _FEW_KEYS // partitions:
             return NOTHING
-        return emit_if_small(partition, partitions, self._groups(store, changed))
+        return emit_if_small(partition, most, self._groups(store, changed))
 
     def _groups(self, store: TaskStore, changed: pa.Table) -> Iterator[pa.Table]:
         """What the mode gives to the next operator."""

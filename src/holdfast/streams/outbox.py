@@ -6,7 +6,8 @@ the task's result; the driver writes it as one file. Larger output is a file of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -17,11 +18,13 @@ import xxhash
 from holdfast.backends.locations import open_storage
 from holdfast.conf import StateStoreConf
 from holdfast.engine.filenames import outbox_path
-from holdfast.engine.storage import Runtime, Storage
+from holdfast.engine.storage import BlobWriter, Runtime, Storage
 from holdfast.errors import Corruption
 
 _INLINE_BYTES = 256 << 10
-_INLINE_BYTES_OF_ALL = 64 << 20
+MOST_INLINE_BYTES = 64 << 20
+"""Of the rows that all tasks of a version put out in their results."""
+_CHUNK_BYTES = 4 << 20
 _AT_HAND_BYTES = 2 << 20
 
 
@@ -61,38 +64,121 @@ class Outbox:
     partitions: int
     options: Mapping[str, str] = field(repr=False)
     conf: StateStoreConf = StateStoreConf.empty
+    inline_bytes: int = MOST_INLINE_BYTES
+    """How much of the rows of all tasks may be in their results."""
 
     def emit(self, partition: int, tables: Iterable[pa.Table]) -> Emitted:
-        """Put tables of one schema out for a partition. Their order stays."""
-        kept = [table for table in tables if table.num_rows]
-        if not kept:
+        """Put tables of one schema out for a partition. Their order stays.
+
+        They are written as they come: none is kept, and of what is written a few MB are in memory.
+        """
+        most = min(_INLINE_BYTES, self.inline_bytes // self.partitions)
+        with _Spool(most, self._open) as spool:
+            rows = _write_stream(spool, tables)
+        if not rows:
             return Emitted(partition)
-        emitted = _inline(partition, kept)
-        body = emitted.inline
-        assert body is not None
-        if len(body) <= min(_INLINE_BYTES, _INLINE_BYTES_OF_ALL // self.partitions):
-            return emitted
+        return Emitted(
+            partition, rows, spool.path, 0, spool.size, spool.checksum,
+            None if spool.path is not None else spool.held,
+        )  # fmt: skip
+
+    def _open(self) -> tuple[str, BlobWriter]:
         path = outbox_path(self.version, Runtime.system().new_id())
-        with open_storage(self.root, self.options, self.conf).open_writer(path) as blob:
-            blob.write(body)
-        return replace(emitted, path=path, inline=None)
+        return path, open_storage(self.root, self.options, self.conf).open_writer(path)
 
 
-def emit_if_small(partition: int, partitions: int, tables: Iterable[pa.Table]) -> Emitted:
+class _Spool:
+    """A file to write to: in memory up to `most` bytes, in a blob of the storage beyond them."""
+
+    def __init__(self, most: int, open_blob: Callable[[], tuple[str, BlobWriter]]) -> None:
+        self._most = most
+        self._open_blob = open_blob
+        self._held = bytearray()
+        self._blob: BlobWriter | None = None
+        self._hash = xxhash.xxh3_64()
+        self.path: str | None = None
+        """The blob, None where all is held."""
+        self.size = 0
+        self.closed = False
+
+    @property
+    def held(self) -> bytes:
+        """What was written, where there is no blob."""
+        return bytes(self._held)
+
+    @property
+    def checksum(self) -> str:
+        """Of all that was written."""
+        return self._hash.hexdigest()
+
+    def write(self, data: bytes | memoryview | pa.Buffer) -> int:
+        view = memoryview(data).cast("B")
+        self._hash.update(view)
+        self.size += len(view)
+        self._held += view
+        if self._blob is None and len(self._held) > self._most:
+            self.path, self._blob = self._open_blob()
+        if self._blob is not None and len(self._held) >= _CHUNK_BYTES:
+            self._pass_on()
+        return len(view)
+
+    def _pass_on(self) -> None:
+        assert self._blob is not None
+        held, self._held = self._held, bytearray()
+        self._blob.write(bytes(held))
+
+    def flush(self) -> None:
+        """Nothing: what is held is written at the end."""
+
+    def close(self) -> None:
+        """Nothing: leaving the context ends it."""
+
+    def __enter__(self) -> _Spool:
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        if self._blob is None:
+            return
+        if failure[0] is None:
+            self._pass_on()
+        self._blob.__exit__(*failure)
+
+
+def _write_stream(spool: _Spool, tables: Iterable[pa.Table]) -> int:
+    """Write tables as an Arrow stream, large ones in pieces; how many rows they have."""
+    rows = 0
+    writer: ipc.RecordBatchStreamWriter | None = None
+    for table in tables:
+        if not table.num_rows:
+            continue
+        if writer is None:
+            writer = ipc.new_stream(pa.PythonFile(spool, "w"), table.schema)
+        rows += table.num_rows
+        pieces = max(1, -(-table.nbytes // _CHUNK_BYTES))
+        writer.write_table(table, max_chunksize=-(-table.num_rows // pieces))
+    if writer is not None:
+        writer.close()
+    return rows
+
+
+def emit_if_small(partition: int, most_bytes: int, tables: Iterable[pa.Table]) -> Emitted:
     """What `Outbox.emit` gives, `NOTHING` where that is too much to travel in a result."""
     kept, size = [], 0
     for table in tables:
         size += table.nbytes
-        if size > small_bytes(partitions):
+        if size > most_bytes:
             return NOTHING
         if table.num_rows:
             kept.append(table)
     return _inline(partition, kept) if kept else Emitted(partition)
 
 
-def small_bytes(partitions: int) -> int:
-    """How much one of so many tasks may hand to the driver for it to deliver."""
-    return min(_INLINE_BYTES, _AT_HAND_BYTES // partitions)
+def small_bytes(partitions: int, inline_bytes: int) -> int:
+    """How much one of so many tasks may hand to the driver for it to deliver.
+
+    `inline_bytes` is how much the results of all of them may hold.
+    """
+    return min(_INLINE_BYTES, min(_AT_HAND_BYTES, inline_bytes) // partitions)
 
 
 def filed(storage: Storage, version: int, emitted: Sequence[Emitted]) -> tuple[Emitted, ...]:
@@ -141,21 +227,61 @@ class OutboxReader:
                 yield from self._batches(part)
 
     def _batches(self, part: Emitted) -> Iterator[pa.RecordBatch]:
-        with ipc.open_stream(pa.py_buffer(self._body(part))) as reader:
+        """A batch at a time: as few bytes are in memory as when they were written."""
+        if part.inline is not None:
+            source: Any = pa.py_buffer(part.inline)
+        else:
+            source = self._source(open_storage(self.root, self.options, self.conf), part)
+        with ipc.open_stream(source) as reader:
             yield from reader
 
-    def _body(self, part: Emitted) -> bytes:
-        if part.inline is not None:
-            return part.inline
+    def _source(self, storage: Storage, part: Emitted) -> Any:
+        """What a part's rows are read from. Refuses damage before the first row is handed on.
+
+        A small part is fetched once; of a larger one no more than a chunk is in memory, so that it
+        is fetched to be checked, and again to be read.
+        """
         assert part.path is not None
-        storage = open_storage(self.root, self.options, self.conf)
-        body = bytes(storage.read_range(part.path, part.offset, part.offset + part.size))
-        if xxhash.xxh3_64_hexdigest(body) != part.checksum:
+        end = part.offset + part.size
+        if part.size <= _CHUNK_BYTES:
+            body = storage.read_range(part.path, part.offset, end)
+            self._check(part, [body])
+            return body
+        starts = range(part.offset, end, _CHUNK_BYTES)
+        self._check(
+            part,
+            (storage.read_range(part.path, at, min(at + _CHUNK_BYTES, end)) for at in starts),
+        )
+        blob = _BlobFile(storage, part.path, part.offset, end)
+        return pa.PythonFile(io.BufferedReader(blob, _CHUNK_BYTES), "r")
+
+    def _check(self, part: Emitted, pieces: Iterable[pa.Buffer]) -> None:
+        found = xxhash.xxh3_64()
+        for piece in pieces:
+            found.update(piece)
+        if found.hexdigest() != part.checksum:
             raise Corruption(
                 f"{part.path} in {self.root} does not hold the output that was written to it. The "
                 "version is committed; its output cannot be delivered again."
             )
-        return body
+
+
+class _BlobFile(io.RawIOBase):
+    """Bytes `start` to `stop` of a blob, as a file to read."""
+
+    def __init__(self, storage: Storage, path: str, start: int, stop: int) -> None:
+        self._storage, self._path = storage, path
+        self._next, self._stop = start, stop
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        stop = min(self._next + len(into), self._stop)
+        found = memoryview(self._storage.read_range(self._path, self._next, stop)).cast("B")
+        into[: len(found)] = found
+        self._next += len(found)
+        return len(found)
 
 
 def _inline(partition: int, tables: Sequence[pa.Table]) -> Emitted:

@@ -13,6 +13,9 @@ from holdfast.errors import InvalidArgument
 from holdfast.types import AtomicType, Schema, Unrepresentable, read_column
 
 _ROWS_AT_A_TIME = 50_000
+_FIRST_ROWS = 100
+_BYTES_AT_A_TIME = 16 << 20
+"""Of a table of rows that a processor gave, by how large the ones before them were."""
 _UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z"})
 
 
@@ -59,8 +62,12 @@ class Rowwise:
 
     def tables(self, results: Iterator[Any]) -> Iterator[pa.Table]:
         """Tables of what the processor gave, its columns by name."""
-        while rows := list(islice(results, _ROWS_AT_A_TIME)):
-            yield self._table(rows)
+        count = _FIRST_ROWS
+        while rows := list(islice(results, count)):
+            table = self._table(rows)
+            yield table
+            fitting = _BYTES_AT_A_TIME * len(rows) // max(table.nbytes, 1)
+            count = min(max(fitting, 1), _ROWS_AT_A_TIME)
 
     def _table(self, rows: list[Any]) -> pa.Table:
         given = _columns(rows)

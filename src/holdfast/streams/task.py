@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,12 +23,12 @@ from holdfast.engine.hashing import partition_of
 from holdfast.engine.segment import HASH, index_numbers
 from holdfast.engine.storage import BlobNotFound, Runtime, Storage
 from holdfast.engine.versions import RecentVersions, VersionLog
-from holdfast.errors import IllegalState
+from holdfast.errors import HoldfastError, IllegalState
 from holdfast.ids import DEFAULT_STORE_NAME, StateStoreId
 from holdfast.store import StateStoreProvider
 from holdfast.streams import holdings, worker
 from holdfast.streams.contract import ContractStore, TaskStore
-from holdfast.streams.outbox import NOTHING, Emitted, Outbox
+from holdfast.streams.outbox import MOST_INLINE_BYTES, NOTHING, Emitted, Outbox
 from holdfast.types import Schema
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,8 @@ class StoreSpec:
     """What the file `place` of the root says to the driver, where tasks run on other hosts."""
     coordinator: CoordinatorAddress | None = None
     """Whom tasks tell what they hold, if anyone."""
+    inline_bytes: int = MOST_INLINE_BYTES
+    """How much of the rows that all tasks put out may be in their results."""
 
     @classmethod
     def of(cls, shape: StoreShape, **where: Any) -> StoreSpec:
@@ -200,6 +202,8 @@ def run_task(task: Task, partition: int, schema: bytes, batches: Iterable[bytes]
             f"version {task.base_version + 1}"
         )
         log.exception("A task failed in %s of %s", place, task.store.root)
+        if isinstance(error, HoldfastError):  # for the driver, which gets it as text
+            error.add_note(f"[{error.condition}]")
         error.add_note(f"In {place} of {task.store.root}; nothing of the version was committed.")
         raise
 
@@ -253,20 +257,24 @@ def read_input(
 def pass_on(outbox: Outbox, partition: int, schema: bytes, batches: Iterable[bytes]) -> Emitted:
     """Put raw record batches out as they are."""
     worker.acknowledge()
-    emitted = outbox.emit(partition, [_table_of(schema, batches)])
+    tables = (pa.Table.from_batches([batch]) for batch in _batches_of(schema, batches))
+    emitted = outbox.emit(partition, tables)
     worker.acknowledge()
     return emitted
 
 
 def _table_of(schema: bytes, batches: Iterable[bytes]) -> pa.Table:
     arrow_schema = ipc.read_schema(pa.py_buffer(schema))
-    read: list[pa.RecordBatch] = []
-    for raw in batches:
+    return pa.Table.from_batches(_batches_of(schema, batches), schema=arrow_schema)
+
+
+def _batches_of(schema: bytes, batches: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    arrow_schema = ipc.read_schema(pa.py_buffer(schema))
+    for number, raw in enumerate(batches):
         batch = ipc.read_record_batch(pa.py_buffer(raw), arrow_schema)
-        if not read:
+        if not number:
             batch.validate(full=True)
-        read.append(batch)
-    return pa.Table.from_batches(read, schema=arrow_schema)
+        yield batch
 
 
 def check_routing(hashes: pa.Array | pa.ChunkedArray, partition: int, partitions: int) -> None:

@@ -37,6 +37,10 @@ class Watermarks:
             clock_ms=max(self.clock_ms, now_ms),
         )
 
+    def waiting(self, now_ms: int) -> Watermarks:
+        """The same watermarks at a time by the clock: for a version that must not move them."""
+        return replace(self, clock_ms=max(self.clock_ms, now_ms))
+
     def observed(self, largest_ms: Sequence[int | None], delays_ms: Sequence[int]) -> Watermarks:
         """After a batch in which each input saw event times up to `largest_ms` (None: no row).
 

@@ -99,6 +99,7 @@ class StateTestDriver:
         self._late_rows = 0
         self._due_ms: int | None = None
         self._pending: list[Any] = []
+        self._is_undelivered = False
         self._root = f"memory://state-test-{uuid4().hex}"
         self._runtime = Runtime.system()
         self._manifest: Manifest | None = None
@@ -162,6 +163,8 @@ class StateTestDriver:
         """Start anew on what is stored; a version that was not delivered comes out now."""
         self._open()
         undelivered, self._pending = self._pending, []
+        # Spark brings again what was not delivered; before that it runs no batch without data.
+        self._has_run, self._is_undelivered = self._is_undelivered, False
         return [*undelivered, *self.tick()]
 
     def preload(self, rows: Rows, schema: object = None) -> None:
@@ -210,6 +213,7 @@ class StateTestDriver:
         self._run_id = uuid4().hex
         self._manifest = self._versions.newest_intact()
         self._due_ms = 0 if self._work.by_clock else None
+        self._has_run = False
 
     @property
     def _base(self) -> Manifest:
@@ -226,14 +230,15 @@ class StateTestDriver:
 
     @property
     def _is_due_by_watermark(self) -> bool:
-        return self._work.follows_watermark and self._marks.is_tick_due
+        return self._has_run and self._work.follows_watermark and self._marks.is_tick_due
 
     @property
     def _is_due_by_clock(self) -> bool:
         return self._work.by_clock and self._due_ms is not None and self._due_ms <= self._now_ms
 
     def _version(self, table: pa.Table, crash: Step | None, *, is_tick: bool = False) -> list[Any]:
-        marks = self._marks.following(self._now_ms)
+        moves = self._has_run or not is_tick
+        marks = self._marks.following(self._now_ms) if moves else self._marks.waiting(self._now_ms)
         results, late_rows = self._run(table, marks)
         if crash == "task":
             raise _Crash("task")
@@ -244,9 +249,10 @@ class StateTestDriver:
         if crash == "commit":
             raise _Crash("commit")
         self._commit(results, self._observed(marks, table))
+        self._has_run = moves
         self._late_rows += late_rows
         if crash == "deliver":
-            self._pending = rows
+            self._pending, self._is_undelivered = rows, True
             raise _Crash("deliver")
         return rows
 

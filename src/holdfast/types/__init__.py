@@ -23,6 +23,7 @@ from holdfast.types._datatypes import (
     StructType,
     TimeType,
 )
+from holdfast.types._moments import far_number, far_text, is_far, moment, moment_text, parse_far
 from holdfast.types._schema import RESERVED_PREFIXES, Schema, parse_schema
 
 __all__ = [
@@ -39,6 +40,12 @@ __all__ = [
     "parts_of",
     "read_column",
     "Unrepresentable",
+    "far_number",
+    "far_text",
+    "is_far",
+    "moment",
+    "moment_text",
+    "parse_far",
     "DataType",
     "AtomicType",
     "StringType",

@@ -27,6 +27,7 @@ from holdfast.types._datatypes import (
     StructType,
     TimeType,
 )
+from holdfast.types._moments import is_far
 
 Check = Callable[[Any], bool]
 Convert = Callable[[Any], Any]
@@ -277,7 +278,9 @@ def _to_bytes(cell: Any) -> bytes:
     return bytes(cell)
 
 
-def _to_date(cell: Any) -> date:
+def _to_date(cell: Any) -> Any:
+    if is_far(cell, "D"):
+        return cell
     if not isinstance(cell, date) or isinstance(cell, datetime):
         raise _wrong_type("date", cell)
     return date(cell.year, cell.month, cell.day)
@@ -291,7 +294,9 @@ def _plain_datetime(cell: Any, kind: str) -> datetime:
     return cell
 
 
-def _to_timestamp(cell: Any) -> datetime:
+def _to_timestamp(cell: Any) -> Any:
+    if is_far(cell, "us"):
+        return cell
     moment = _plain_datetime(cell, "timestamp")
     if moment.tzinfo is None:
         raise BadCell("takes timestamp: the datetime has no time zone; give it one")
@@ -301,7 +306,9 @@ def _to_timestamp(cell: Any) -> datetime:
         raise BadCell("takes timestamp: in UTC the year is out of range") from None
 
 
-def _to_timestamp_ntz(cell: Any) -> datetime:
+def _to_timestamp_ntz(cell: Any) -> Any:
+    if is_far(cell, "us"):
+        return cell
     moment = _plain_datetime(cell, "timestamp_ntz")
     if moment.tzinfo is not None:
         raise BadCell("takes timestamp_ntz: the datetime has a time zone")

@@ -23,6 +23,8 @@ class RowCodec:
 
     - int, bool, str, bytes, float (for `float` rounded to 32 bits), None, `datetime.date`;
     - timestamp: an aware datetime in UTC; timestamp_ntz: a naive one; time: `datetime.time`;
+    - a date or timestamp outside the years 1 to 9999: `numpy.datetime64` in days or microseconds
+      (a timestamp is in UTC);
     - day-time interval: `timedelta`; year-month interval: months as int; calendar interval:
       `pyarrow.MonthDayNano`; decimal: `Decimal` with exactly the column's scale;
     - array: list; map: dict (arrays inside its keys are tuples); struct: tuple in field order;
@@ -74,7 +76,7 @@ class RowCodec:
         """Canonical rows out of columns; `from_arrow(to_arrow(rows)) == rows`.
 
         `num_rows` is needed only for a schema without columns. Raises InvalidArgument naming the
-        column when it holds a value no Python object can (a year after 9999, nanoseconds).
+        column when it holds a value no Python object can (nanoseconds).
         """
         if not columns:
             return [()] * (num_rows or 0)
@@ -89,6 +91,10 @@ class RowCodec:
     def _read(self, name: str, kind: Any, column: pa.Array) -> list[Any]:
         try:
             return read_column(kind, column)
+        except (Unrepresentable, OverflowError, ValueError):
+            pass  # some are far: one by one takes longer
+        try:
+            return read_column(kind, column, far=True)
         except Unrepresentable as error:
             raise errors.InvalidArgument(f"column {quoted(name)} holds {error}") from None
 

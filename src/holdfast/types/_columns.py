@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import accumulate, chain, pairwise
 from operator import itemgetter
 from typing import Any
@@ -22,13 +22,12 @@ from holdfast.types._datatypes import (
     StructType,
     TimeType,
 )
+from holdfast.types._moments import DAYS, YEARS, far_number
 
 _TIMESTAMP = AtomicType("timestamp")
 _VARIANT = AtomicType("variant")
 _MICROSECOND = timedelta(microseconds=1)
 _EPOCH, _EPOCH_UTC = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)
-_YEARS = ((datetime.min - _EPOCH) // _MICROSECOND, (datetime.max - _EPOCH) // _MICROSECOND)
-_DAYS = ((date.min - _EPOCH.date()).days, (date.max - _EPOCH.date()).days)
 _NOT_A_TIME = -(2**63)
 
 
@@ -53,25 +52,33 @@ def write_column(kind: DataType, cells: Sequence[Any]) -> pa.Array:
         return pa.array([None if c is None else {} for c in cells], kind.arrow)
     if isinstance(kind, IntervalType) and not kind.year_month:
         return _write_durations(kind.arrow, cells)
-    array = pa.array(cells, kind.arrow)
+    try:
+        array = pa.array(cells, kind.arrow)
+    except pa.ArrowNotImplementedError:
+        if not pa.types.is_timestamp(kind.arrow):
+            raise
+        return _write_far(kind.arrow, cells)
     if isinstance(array, pa.ChunkedArray):
         raise pa.ArrowCapacityError("strings or binaries of more than 2 GiB in one column")
     return array
 
 
-def read_column(kind: DataType, array: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The canonical cells of a column; raises Unrepresentable."""
+def read_column(kind: DataType, array: pa.Array | pa.ChunkedArray, far: bool = False) -> list[Any]:
+    """The canonical cells of a column; raises Unrepresentable.
+
+    Days and moments that Python's types cannot hold are `numpy.datetime64` where `far` says so.
+    """
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if kind == _VARIANT:
-        return _read_struct([AtomicType("binary")] * 2, array)
+        return _read_struct([AtomicType("binary")] * 2, array, far)
     if isinstance(kind, StructType):
-        return _read_struct(kind.children(), array)
+        return _read_struct(kind.children(), array, far)
     if isinstance(kind, ArrayType):
-        return _read_list(kind, array)
+        return _read_list(kind, array, far)
     if isinstance(kind, MapType):
-        return _read_map(kind, array)
-    return _read_leaf(kind, array)
+        return _read_map(kind, array, far)
+    return _read_leaf(kind, array, far)
 
 
 def _has_parts(kind: DataType) -> bool:
@@ -114,6 +121,18 @@ def _write_durations(arrow: pa.DataType, cells: Sequence[Any]) -> pa.Array:
         return pa.array([c if c is None else c // _MICROSECOND for c in cells]).cast(arrow)
 
 
+def _write_far(arrow: pa.DataType, cells: Sequence[Any]) -> pa.Array:
+    """Moments some of which are numpy's, which pyarrow takes in a zone no more than in a mix."""
+    epoch = _EPOCH if arrow.tz is None else _EPOCH_UTC
+    numbers = [
+        cell if cell is None
+        else far_number(cell) if isinstance(cell, np.datetime64)
+        else (cell - epoch) // _MICROSECOND
+        for cell in cells
+    ]  # fmt: skip
+    return pa.array(numbers, pa.int64()).cast(arrow)
+
+
 def _mask(cells: Sequence[Any]) -> pa.Array:
     return pa.array([cell is None for cell in cells], pa.bool_())
 
@@ -125,16 +144,39 @@ def _offsets(cells: Sequence[Any]) -> pa.Array:
 # -- reading -------------------------------------------------------------------------------------
 
 
-def _read_leaf(kind: DataType, array: pa.Array) -> list[Any]:
+def _read_leaf(kind: DataType, array: pa.Array, far: bool) -> list[Any]:
+    try:
+        return _read_near(kind, array)
+    except Unrepresentable:
+        if not far or isinstance(kind, TimeType):
+            raise
+        return _read_far(kind, array)
+
+
+def _read_far(kind: DataType, array: pa.Array) -> list[Any]:
+    """Python's cells where they hold a moment, numpy's where not."""
+    is_date = pa.types.is_date32(array.type)
+    numbers = array.view(pa.int32() if is_date else pa.int64()).fill_null(0).to_numpy()
+    low, high = DAYS if is_date else YEARS
+    far = (numbers < low) | (numbers > high)
+    cells = _read_near(kind, pc.if_else(pa.array(~far), array, pa.scalar(None, array.type)))
+    for place in np.flatnonzero(far).tolist():
+        if numbers[place] == _NOT_A_TIME:
+            raise Unrepresentable("a moment that neither Python nor numpy can hold")
+        cells[place] = np.datetime64(int(numbers[place]), "D" if is_date else "us")
+    return cells
+
+
+def _read_near(kind: DataType, array: pa.Array) -> list[Any]:
     # numpy makes datetimes ten times faster than pyarrow, but gives up on some without a word.
     arrow = array.type
     if pa.types.is_timestamp(arrow):
         if kind == _TIMESTAMP:
-            since = _read_numbers(array, pa.int64(), "m8[us]", _YEARS)
+            since = _read_numbers(array, pa.int64(), "m8[us]", YEARS)
             return _with_nulls(array, list(map(_EPOCH_UTC.__add__, since)))
-        return _with_nulls(array, _read_numbers(array, pa.int64(), "M8[us]", _YEARS))
+        return _with_nulls(array, _read_numbers(array, pa.int64(), "M8[us]", YEARS))
     if pa.types.is_date32(arrow):
-        return _with_nulls(array, _read_numbers(array, pa.int32(), "M8[D]", _DAYS))
+        return _with_nulls(array, _read_numbers(array, pa.int32(), "M8[D]", DAYS))
     if pa.types.is_duration(arrow):
         return _read_durations(array)
     if isinstance(kind, TimeType):
@@ -169,30 +211,30 @@ def _refuse_nanoseconds(array: pa.Array) -> None:
         raise Unrepresentable("a time with nanoseconds; read it as Arrow")
 
 
-def _read_struct(kinds: Sequence[DataType], array: pa.Array) -> list[Any]:
+def _read_struct(kinds: Sequence[DataType], array: pa.Array, far: bool) -> list[Any]:
     if not kinds:
         return _with_nulls(array, [()] * len(array))
-    parts = [read_column(k, a) for k, a in zip(kinds, array.flatten(), strict=True)]
+    parts = [read_column(k, a, far) for k, a in zip(kinds, array.flatten(), strict=True)]
     return _with_nulls(array, list(zip(*parts, strict=True)))
 
 
-def _read_list(kind: ArrayType, array: pa.Array) -> list[Any]:
-    if not _needs_reading(kind.element):
+def _read_list(kind: ArrayType, array: pa.Array, far: bool) -> list[Any]:
+    if not far and not _needs_reading(kind.element):
         return array.to_pylist()  # type: ignore[no-any-return]
     starts, values = _inside(array, array.values)
-    items = read_column(kind.element, values)
+    items = read_column(kind.element, values, far)
     cells = [items[a:b] for a, b in pairwise(starts)]
     return _with_nulls(array, cells)
 
 
-def _read_map(kind: MapType, array: pa.Array) -> list[Any]:
+def _read_map(kind: MapType, array: pa.Array, far: bool) -> list[Any]:
     starts, keys = _inside(array, array.keys)
     _, items = _inside(array, array.items)
     freeze = freezer(kind.key)
-    key_cells = read_column(kind.key, keys)
+    key_cells = read_column(kind.key, keys, far)
     if freeze is not None:
         key_cells = [freeze(cell) for cell in key_cells]
-    pairs = list(zip(key_cells, read_column(kind.value, items), strict=True))
+    pairs = list(zip(key_cells, read_column(kind.value, items, far), strict=True))
     cells = [dict(pairs[a:b]) for a, b in pairwise(starts)]
     return _with_nulls(array, cells)
 

@@ -48,6 +48,13 @@ class AggregateCall:
     """How it takes an overflow, ANSI, LEGACY or TRY; nothing for most functions."""
     flags: tuple[Any, ...] = ()
 
+    @property
+    def in_words(self) -> str:
+        """The flags in words; nothing for most functions."""
+        if self.function in ("First", "Last"):
+            return "without nulls" if self.flags[0] else "with nulls"
+        return f"with an error of {self.flags[0]:g}" if self.flags else ""
+
 
 @dataclass(frozen=True)
 class AnalyzedAggregation:

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark.private import jvm
+from holdfast.spark.private import hadoop, jvm
 
 _SPARK_CATALOG = "spark_catalog"
 _NOT_OPTIONS = ("path", "serialization.format")
@@ -50,13 +50,13 @@ def find(session: SparkSession, name: str) -> Any | None:
     return found
 
 
-def described(name: str, found: Any) -> FileTable:
+def described(session: SparkSession, name: str, found: Any) -> FileTable:
     """What `find` found."""
     provider = found.provider()
     properties = jvm.scala_map(found.storage().properties())
     return FileTable(
         name=name,
-        location=str(found.location().toString()),
+        location=hadoop.location_of(session, found.location()),
         provider=str(provider.get()).lower() if provider.isDefined() else "hive",
         options={key: text for key, text in properties.items() if key not in _NOT_OPTIONS},
         columns=[str(field.name()) for field in found.schema().fields()],

@@ -25,6 +25,7 @@ _REQUIRED: dict[str, tuple[str, ...]] = {
     f"{CATALYST}.analysis.UnresolvedAttribute": (),
     f"{CATALYST}.analysis.UnsupportedOperationChecker": ("checkForStreaming",),
     f"{CATALYST}.expressions.Alias": (),
+    f"{CATALYST}.expressions.Literal": ("default",),
     f"{CATALYST}.expressions.TimeWindow": (),
     f"{CATALYST}.plans.logical.Project": (),
     f"{CATALYST}.streaming.InternalOutputModes": ("apply",),

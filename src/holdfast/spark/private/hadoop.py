@@ -13,7 +13,7 @@ from uuid import uuid4
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from holdfast.errors import Unavailable
+from holdfast.errors import IllegalState, Unavailable
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 
@@ -65,6 +65,12 @@ def qualified(session: SparkSession, location: str) -> str:
     return str(path(session, location).toString())
 
 
+def location_of(session: SparkSession, uri: Any) -> str:
+    """The location that a java.net.URI means, which has escapes where Hadoop's paths have none."""
+    jvm: Any = session.sparkContext._jvm
+    return str(jvm.org.apache.hadoop.fs.Path(uri).toString())
+
+
 def path(session: SparkSession, location: str) -> Any:
     """A location as a path of Hadoop's, with its scheme."""
     return _path(session, location)[1]
@@ -87,12 +93,23 @@ def files(session: SparkSession, location: str) -> list[str]:
     system, path = _path(session, location)
     if not system.exists(path):
         return []
-    root = str(path.toString()).rstrip("/") + "/"
+    folder = str(path.toString())
     found = []
     listed = system.listFiles(path, True)
     while listed.hasNext():
-        found.append(str(listed.next().getPath().toString()).removeprefix(root))
+        found.append(below(folder, str(listed.next().getPath().toString())))
     return sorted(found)
+
+
+def below(folder: str, file: str) -> str:
+    """A file's path relative to a folder; both are qualified."""
+    start = folder.rstrip("/") + "/"
+    if not file.startswith(start):
+        raise IllegalState(
+            f"The file system lists {file}, which is not below {folder}. Name the folder by the "
+            "address that the file system itself uses."
+        )
+    return file.removeprefix(start)
 
 
 def names(session: SparkSession, location: str) -> list[str]:
@@ -185,3 +202,9 @@ def _rename(session: SparkSession, system: Any, source: Any, target: Any) -> boo
 
 def _java_name(error: Py4JJavaError) -> str:
     return str(error.java_exception.getClass().getSimpleName())
+
+
+def bytes_of(session: SparkSession, text: str) -> int:
+    """A size as Spark's settings have it, such as 16m, in bytes."""
+    java: Any = session.sparkContext._jvm
+    return int(java.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(text))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -326,29 +326,6 @@ def _stand_in(frame: DataFrame, output: StructType, kind: Any) -> tuple[Any, Any
 
 def _never_called(*arguments: Any) -> Any:
     raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class EventTimeStats:
-    """What one withWatermark of the running query saw: the delay and the largest time so far."""
-
-    delay_ms: int
-    rows: int
-    max_ms: int
-
-
-Observe = Callable[[], list[EventTimeStats]]
-
-
-def event_time_stats(query: StreamingQuery) -> list[EventTimeStats]:
-    """The event times of the batch under way, one entry for each withWatermark of the query."""
-    execution = query._jsq.streamingQuery().lastExecution()
-    found = []
-    for node in walk(execution.executedPlan()):
-        if class_of(node) == "EventTimeWatermarkExec":
-            stats = node.eventTimeStats().value()
-            found.append(EventTimeStats(int(node.delayMs()), int(stats.count()), int(stats.max())))
-    return found
 
 
 def spark_error(session: SparkSession, name: str, *arguments: Any) -> Exception:

@@ -1,0 +1,102 @@
+"""What ended a query, as one of Holdfast's errors wherever it is one."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException, StreamingQueryException
+
+from holdfast import errors
+from holdfast.errors import HoldfastError, Unavailable
+
+_IN_TASK = re.compile(
+    r"^holdfast\.errors\.(?P<kind>\w+): (?P<message>.+)$(?P<notes>(?:\n(?!Traceback)\S.*$)*)",
+    re.MULTILINE,
+)
+"""How a task's traceback ends in one of our errors, with the notes that were added to it."""
+_CONDITION = re.compile(r"\[(?P<name>[A-Z_]+)\]")
+"""The note of `streams.task` on an error's condition."""
+_TRACEBACK = "Traceback (most recent call last)"
+_DISK_IS_FULL = re.compile(
+    r"java\.\S+Exception: .*?(?P<why>No space left on device|Disk quota exceeded)"
+)
+"""What Spark's own writing says; a function of the user's may write elsewhere, in Python."""
+
+
+def unwrapped(error: BaseException) -> BaseException:
+    """The HoldfastError that an error of Spark's wraps, with that as its cause; else the error.
+
+    An error that a task raises reaches the driver as text, within some thousand characters of
+    Python's and Java's stacks.
+    """
+    if not isinstance(error, (PySparkException, Py4JJavaError)):
+        return error
+    found = _told_in(str(error))
+    if found is None:
+        return error
+    found.__cause__ = error
+    return found
+
+
+def as_end(error: HoldfastError) -> HoldfastError:
+    """The error as the end of a query: of its own class, and a StreamingQueryException as well.
+
+    Code written for Spark's streaming catches that; code written for Holdfast catches its own.
+    """
+    if isinstance(error, StreamingQueryException):
+        return error
+    kind: Any = type(error)
+    ended: HoldfastError = _end_of(kind)(error.message, condition=error.condition)
+    ended.__cause__ = error.__cause__
+    for note in getattr(error, "__notes__", ()):
+        ended.add_note(note)
+    return ended.with_traceback(error.__traceback__)
+
+
+@cache
+def _end_of(kind: type[HoldfastError]) -> type[HoldfastError]:
+    """A class that is both `kind` and Spark's for the end of a query."""
+
+    def init(self: Any, message: str, *, condition: str | None = None) -> None:
+        kind.__init__(self, message, condition=condition)
+        StreamingQueryException.__init__(self, message=message, errorClass=condition)
+
+    def reduce(self: Any) -> tuple[object, ...]:
+        return kind(self.message, condition=self.condition).__reduce__()
+
+    body = {
+        "__init__": init, "__reduce__": reduce, "__str__": Exception.__str__,
+        "__module__": kind.__module__, "__doc__": kind.__doc__,
+    }  # fmt: skip
+    return type(kind.__name__, (kind, StreamingQueryException), body)
+
+
+def _told_in(text: str) -> HoldfastError | None:
+    # Python's traceback ends where Java's begins, which repeats it. A cause stands before its
+    # effect: where another traceback follows, the error was caught, and something else raised.
+    block = text[max(text.find(_TRACEBACK), 0) :].partition("\n\tat ")[0]
+    for match in reversed(list(_IN_TASK.finditer(block))):
+        if _TRACEBACK in block[match.end() :]:
+            break
+        kind = getattr(errors, match["kind"], None)
+        if isinstance(kind, type) and issubclass(kind, HoldfastError):
+            return _rebuilt(kind, match["message"], match["notes"].strip().splitlines())
+    if full := _DISK_IS_FULL.search(text):
+        return Unavailable(
+            f"Spark could not write to a disk of the driver or of an executor: {full['why']}. Free "
+            "some space and start the query again; nothing committed is lost."
+        )
+    return None
+
+
+def _rebuilt(kind: type[HoldfastError], message: str, notes: list[str]) -> HoldfastError:
+    conditions = [found["name"] for found in map(_CONDITION.fullmatch, notes) if found]
+    known = [name for name in conditions if name in errors.CONDITIONS]
+    error = kind(message, condition=known[0] if known else None)
+    for note in notes:
+        if not _CONDITION.fullmatch(note):
+            error.add_note(note)
+    return error

@@ -84,6 +84,7 @@ class Driver:
     def run(self, number: int) -> None:
         """What the running query does with a batch."""
         facts = {"id": number, "query_id": "q", "offsets": f"offsets of {number}"}
+        self.loop.catch_up()
         if self.loop.is_replay(facts):
             self.loop.deliver()
             return

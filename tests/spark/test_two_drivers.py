@@ -1,11 +1,13 @@
-"""Two drivers on one checkpoint: exactly one goes on, the other stops with Conflict.
+"""Two drivers on one checkpoint: the newcomer continues, the older one stops with Conflict.
 
 A driver falls asleep at one step of a version, by barriers at the steps of a commit and in the
-storage. Meanwhile another one takes over its checkpoint and goes on. Then the first wakes up.
+storage. Meanwhile another one claims its checkpoint. The first wakes up before or after the
+newcomer has run a batch.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from drivers import KEEP, Driver, World
 from pyspark.sql import SparkSession
 
-from holdfast.errors import Conflict, HoldfastError
+from holdfast.errors import Conflict, HoldfastError, IllegalState
 from holdfast.testing.faults import Call, Fault
 
 pytestmark = pytest.mark.spark
@@ -128,34 +130,101 @@ def _go_on(driver: Driver, number: int, failures: list[BaseException]) -> None:
         failures.append(error)
 
 
-def test_of_drivers_that_commit_at_the_same_time_exactly_one_goes_on(
+@pytest.mark.parametrize(
+    "place", ["before its tasks", "creating the manifest", "before it delivers", "before its plan"]
+)
+def test_what_an_overtaken_driver_still_commits_is_adopted_by_the_newcomer(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    sink, put_to_sleep = PLACES[place]
+    world, sleep = World(spark, tmp_path, sink, monkeypatch), Sleep()
+    first = world.driver()
+    first.open()
+    first.run(0)
+    put_to_sleep(first, sleep)
+    sleep.is_armed = True
+    failures: list[BaseException] = []
+    thread = threading.Thread(target=_go_on, args=(first, 1, failures))
+    thread.start()
+    try:
+        sleep.wait()
+        second = world.driver()
+        second.open()
+    finally:
+        sleep.wake()
+        thread.join()
+    assert [type(error) for error in failures] == [Conflict]
+    assert f"process {os.getpid()} on" in str(failures[0])
+    for number in range(1, 4):
+        second.run(number)
+    world.check(4)
+
+
+def test_an_older_driver_that_commits_first_does_not_stop_the_newcomer(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(spark, tmp_path, "function", monkeypatch)
-    drivers = [world.driver(), world.driver()]
-    for each in drivers:
-        each.open()
-    barrier = threading.Barrier(2, timeout=PATIENCE_S)
-    for each in drivers:
-        each.faulty._sleep = lambda seconds: barrier.wait() and None
-        each.faulty.plan = _at_manifest
+    older, newcomer = world.driver(), world.driver()
+    older.open()
+    sleep = Sleep()
+    call("create_if_absent", "versions/")(older, sleep)
+    sleep.is_armed = True
     failures: list[BaseException] = []
-    threads = [threading.Thread(target=_once, args=(each, failures)) for each in drivers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    thread = threading.Thread(target=_go_on, args=(older, 0, failures))
+    thread.start()
+    try:
+        sleep.wait()
+        newcomer.open()
+
+        def wake_the_older(*_: object) -> None:
+            sleep.wake()
+            thread.join()
+
+        newcomer.faulty._sleep = wake_the_older
+        newcomer.faulty.plan = _at_manifest
+        newcomer.run(0)
+    finally:
+        sleep.wake()
         thread.join()
     assert [type(error) for error in failures] == [Conflict]
-    world.check(1)
+    newcomer.run(1)
+    world.check(2)
+
+
+def test_a_newcomer_that_dies_after_its_claim_leaves_the_checkpoint_to_the_next(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(spark, tmp_path, "function", monkeypatch)
+    older, dead = world.driver(), world.driver()
+    older.open()
+    older.run(0)
+    dead.open()
+    with pytest.raises(Conflict, match="has taken over"):
+        older.run(1)
+    following = world.driver()
+    following.open()
+    for number in range(1, 3):
+        following.run(number)
+    world.check(3)
+
+
+def test_a_start_that_is_refused_does_not_stop_the_driver_that_runs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(spark, tmp_path, "function", monkeypatch)
+    running, refused = world.driver(), world.driver()
+    running.open()
+    running.run(0)
+    note = tmp_path / "cp" / "holdfast-state"
+    noted = note.read_text()
+    note.write_text("another state\n")
+    with pytest.raises(IllegalState, match="belongs to the state"):
+        refused.open()
+    note.write_text(noted)
+    running.run(1)
+    world.check(2)
 
 
 def _at_manifest(call: Call) -> Fault | None:
     meant = call.operation == "create_if_absent" and call.path.startswith("versions/")
     return Fault.DELAY if meant else None
-
-
-def _once(driver: Driver, failures: list[BaseException]) -> None:
-    try:
-        driver.run(0)
-    except HoldfastError as error:
-        failures.append(error)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from holdfast.errors import InvalidArgument
 
 VERSIONS, PACKS, TAGS, RETIRING = "versions", "packs", "tags", "retiring"
-DELIVERED, OUTBOXES = "delivered", "outbox"
+DELIVERED, OUTBOXES, CLAIMS = "delivered", "outbox", "claims"
 COPYING = f"{VERSIONS}/copying"
 """The mark on a root that is being copied to. Among the manifests, whoever lists them sees it."""
 PLACE = "place"
@@ -117,6 +117,17 @@ def delivered_path(version: int, commit_id: str | None) -> str:
     Without a commit id: where earlier releases noted it.
     """
     return f"{DELIVERED}/{version}" + ("" if commit_id is None else f"-{commit_id}")
+
+
+def claim_path(number: int) -> str:
+    """Where a driver says that it is the one that runs the stream."""
+    return f"{CLAIMS}/{number}"
+
+
+def claim_number(path: str) -> int | None:
+    """The number of a claim's path; None for other files."""
+    directory, _, name = path.rpartition("/")
+    return int(name) if directory == CLAIMS and _NUMBER.fullmatch(name) else None
 
 
 def retiring_path(attempt: str) -> str:

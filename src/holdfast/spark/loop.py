@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.backends.locations import open_storage
 from holdfast.conf import BESIDE_CHECKPOINT, StateStoreConf
+from holdfast.engine.claims import Claims
 from holdfast.engine.commit import Place, Prepared
 from holdfast.engine.committer import Committer
 from holdfast.engine.manifest import Manifest
@@ -22,6 +24,7 @@ from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import VersionLog
 from holdfast.errors import (
     Conflict,
+    HoldfastError,
     IllegalState,
     InvalidArgument,
     Unavailable,
@@ -62,6 +65,10 @@ from holdfast.streams.outbox import Emitted, Outbox, filed
 from holdfast.streams.task import StoreSpec, Task, TaskResult, run_task
 from holdfast.streams.watermark import Watermarks
 
+log = logging.getLogger(__name__)
+_MOST_ADOPTED = 3
+"""An older driver commits at most one version after it was overtaken; there may be several."""
+
 
 class VersionLoop:
     """Makes the versions of one query. Calls come one at a time."""
@@ -91,6 +98,7 @@ class VersionLoop:
         """Whether Spark has brought this run a batch: the watermark moves no sooner."""
         self._lost = 0
         """Versions that were given up, whose numbers no other version may have."""
+        self._claims = Claims(self.versions.storage, self._runtime)
         self._place: str | None = None
         # As Spark does: what the session is told later is not for a query that runs.
         self._ansi = str(self._session.conf.get("spark.sql.ansi.enabled")).lower() == "true"
@@ -109,22 +117,7 @@ class VersionLoop:
     def open(self) -> None:
         """Open the state, or make it where there is none."""
         load_provider_class(self._conf.provider_class)
-        found = self.versions.newest_intact()
-        check_pair(self._session, self.spec.checkpoint, self.root, found)
-        partitions = partitions_of(self._session, found, self.root)
-        own = jvm.own_session(self._session, partitions)
-        made: dict[Stage, StageFrames] = {}
-        for stage in self.spec.stages:
-            made[stage] = StageFrames.of(stage, own, partitions, made)
-        frames = list(made.values())
-        if found is None:
-            first = first_manifest(self._session, frames, partitions, self._runtime)
-            self.manifest = self.versions.publish(first, 1, None)
-        else:
-            check_stored(found, frames, self.root, may_add=self.spec.adds_aggregates)
-            self.manifest = with_columns(
-                self._session, found, frames, self.root, may_change=self.spec.takes_changed_columns
-            )
+        own, frames = self._claim()
         self._lost = lost_versions(self.versions.storage, self.manifest)
         note_pair(self._session, self.spec.checkpoint, self.manifest)
         self._place = marked_place(self._session, self.versions.storage, self._runtime)
@@ -153,6 +146,45 @@ class VersionLoop:
                 self.root, self._conf,
             )  # fmt: skip
         self._delivery.show(self.manifest, self._before)
+
+    def _claim(self) -> tuple[SparkSession, list[StageFrames]]:
+        """Claim the root and read the version to start from; the frames of the query's stages.
+
+        A start that is refused must not stop the driver that runs, so whatever can be refused is
+        checked before the claim. What that driver committed meanwhile is read after it.
+        """
+        found = self.versions.newest_intact()
+        partitions, own, frames = self._checked(found)
+        self._claims = Claims(self.versions.storage, self._runtime)
+        self._claims.take()
+        again = self.versions.newest_intact()
+        if again is None:
+            first = first_manifest(self._session, frames, partitions, self._runtime)
+            self.manifest = self.versions.publish(first, 1, None)
+            return own, frames
+        if found is None or again.commit_id != found.commit_id:
+            _, own, frames = self._checked(again)
+        self.manifest = self._with_columns(again, frames)
+        return own, frames
+
+    def _checked(self, found: Manifest | None) -> tuple[int, SparkSession, list[StageFrames]]:
+        """Refuse stored state that is not this query's: the partitions and frames if it is."""
+        check_pair(self._session, self.spec.checkpoint, self.root, found)
+        partitions = partitions_of(self._session, found, self.root)
+        own = jvm.own_session(self._session, partitions)
+        made: dict[Stage, StageFrames] = {}
+        for stage in self.spec.stages:
+            made[stage] = StageFrames.of(stage, own, partitions, made)
+        frames = list(made.values())
+        if found is not None:
+            check_stored(found, frames, self.root, may_add=self.spec.adds_aggregates)
+            self._with_columns(found, frames)
+        return partitions, own, frames
+
+    def _with_columns(self, manifest: Manifest, frames: Sequence[StageFrames]) -> Manifest:
+        return with_columns(
+            self._session, manifest, frames, self.root, may_change=self.spec.takes_changed_columns
+        )
 
     def _stage_run(self, number: int, frames: StageFrames, conf: StateStoreConf) -> StageRun:
         count = len(some_store(self.manifest, number).partitions)
@@ -284,10 +316,43 @@ class VersionLoop:
         return check_next_batch(self.manifest.batch, facts, self.spec.checkpoint, self.root)
 
     def overtaken(self) -> Conflict | None:
-        """The conflict with a driver that went on from the newest version here, if one has."""
+        """The conflict with a driver that claimed the root or committed a version after this one.
+
+        None where there is none, and where the storage cannot tell.
+        """
+        with suppress(HoldfastError):
+            if (conflict := self._claims.conflict()) is not None:
+                return conflict
         return self._committer.conflict_after(self.manifest)
 
-    @fenced
+    @property
+    def has_newest_claim(self) -> bool:
+        """Whether this driver is the one that continues, whatever others still write."""
+        return self._claims.is_newest
+
+    def check_claim(self) -> None:
+        """Raise Conflict where another driver has claimed the root after this one."""
+        self._claims.check()
+
+    def catch_up(self) -> None:
+        """Before a run's first batch: adopt what an older driver has committed since `open`."""
+        if not self._has_run and self._claims.is_newest:
+            self._adopt()
+
+    def _adopt(self) -> bool:
+        """Continue from a version that an older driver committed last; whether there is one."""
+        newest = self.versions.newest_intact()
+        if newest is None or newest.version <= self.manifest.version:
+            return False
+        log.warning(
+            "Version %d of %s was committed by the driver that this one has replaced; continuing "
+            "from it", newest.version, self.root,
+        )  # fmt: skip
+        self.manifest = self._with_columns(newest, [run.frames for run in self._stages])
+        self._base = self._newest_at_ms = None
+        self._due_ms = 0 if self._has_clock else None
+        return True
+
     def run(
         self,
         batch: DataFrame | None,
@@ -298,9 +363,31 @@ class VersionLoop:
 
         `observe` gives the event times of the batch once its rows were read. A tick that turns
         out to change nothing becomes no version. Whatever the sink is not known to have of the
-        version before, it gets first. Raises Conflict when another driver has committed it, or
-        went on so far that what this one needs is gone.
+        version before, it gets first. Raises Conflict when another driver has claimed the root.
+        A version that the driver before this one committed late is adopted: where it is that of
+        the same batch it is delivered, and there is nothing to report.
         """
+        for _ in range(_MOST_ADOPTED):
+            try:
+                return self._run(batch, facts, observe)
+            except Conflict:
+                if not (self._claims.is_newest and self._adopt()):
+                    raise
+            if facts is None:
+                return None  # whether something is due still is asked again
+            if self.is_replay(facts):
+                self.deliver()
+                return None
+        return self._run(batch, facts, observe)
+
+    @fenced
+    def _run(
+        self,
+        batch: DataFrame | None,
+        facts: Mapping[str, Any] | None,
+        observe: Observe | None,
+    ) -> VersionReport | None:
+        self._claims.check()
         if self._delivery.is_lacking(self.manifest, self._before):
             self._deliver([])
         started = time.monotonic()
@@ -428,6 +515,7 @@ class VersionLoop:
         outbox: tuple[Emitted, ...] = ()
         if last is None or last.emits:
             outbox = filed(self.versions.storage, self.manifest.version + 1, emitted)
+        self._claims.check()
         before_ms = self._runtime.monotonic_ms()
         base, prepared = self.manifest, self._prepared(results)
         self.manifest = self._committer.commit(
@@ -458,6 +546,7 @@ class VersionLoop:
         """Hand the newest version's rows, as the storage has them, to the sink: Spark brings its
         batch again.
         """
+        self._claims.check()
         self._deliver_again()
         self._has_run = True
 

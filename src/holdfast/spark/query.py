@@ -31,6 +31,7 @@ from holdfast.spark.private.starting import PlainPlanning
 from holdfast.spark.progress import VersionReport, progress
 from holdfast.spark.shipping import explained
 from holdfast.spark.sinks import Sink
+from holdfast.spark.spark_query import SparkQuery
 from holdfast.spark.spec import QuerySpec
 from holdfast.spark.ticks import Ticks
 from holdfast.spark.watching import Watch
@@ -71,7 +72,7 @@ class StatefulQuery:
             lambda: self._inner.status, lambda: self._is_over,
         )  # fmt: skip
         self._batch_waits = threading.Event()
-        self._inner: StreamingQuery
+        self._inner: SparkQuery
         self._offsets: str
         self._started = threading.Event()
         self._idle: Periodic | None = None
@@ -109,6 +110,17 @@ class StatefulQuery:
             self._offsets = hadoop.qualified(self._session, f"{self._spec.checkpoint}/offsets")
             self._sink.start(self._spec.native)
             self._loop.deliver_leftover()
+        self._inner = SparkQuery(self._begin, self._may_resume)
+        self._watch.started(self._inner)
+        self._started.set()
+        self._maintenance = Periodic(
+            "holdfast-maintenance", self._conf.maintenance_interval_ms, self._maintain
+        )
+        if self._ticks_wanted and not self._ends_by_itself:
+            self._idle = Periodic("holdfast-ticks", _IDLE_POLL_MS, self._tick_if_idle)
+
+    def _begin(self) -> StreamingQuery:
+        """Start Spark's query."""
         writer = (
             self._spec.source.writeStream.foreachBatch(self._on_batch)
             .option("checkpointLocation", self._spec.checkpoint)
@@ -119,16 +131,22 @@ class StatefulQuery:
         if self._spec.trigger:
             writer = writer.trigger(**self._spec.trigger)
         planning = PlainPlanning(self._session, self._spec.checkpoint)
-        self._inner = planning.start(writer)
-        planning.check(self._inner)
-        self._loop.query_id, self._loop.run_id = self.id, self.runId
-        self._watch.started(self._inner)
-        self._started.set()
-        self._maintenance = Periodic(
-            "holdfast-maintenance", self._conf.maintenance_interval_ms, self._maintain
-        )
-        if self._ticks_wanted and not self._ends_by_itself:
-            self._idle = Periodic("holdfast-ticks", _IDLE_POLL_MS, self._tick_if_idle)
+        begun = planning.start(writer)
+        try:
+            planning.check(begun)
+        except BaseException:
+            begun.stop()
+            raise
+        self._loop.query_id, self._loop.run_id = str(begun.id), str(begun.runId)
+        return begun
+
+    def _may_resume(self, error: BaseException) -> bool:
+        """Whether all that ended Spark's query is an older driver that wrote to its logs first.
+
+        That driver has been overtaken and stops before it takes another batch.
+        """
+        lost_race = _TAKEN_BATCH.search(str(error)) is not None
+        return lost_race and not self._is_over and self._loop.has_newest_claim
 
     def _give_up(self, error: BaseException) -> None:
         """Have Spark's query end, if it runs already."""
@@ -157,7 +175,8 @@ class StatefulQuery:
             if self._failure is not None:
                 raise self._failure
             offsets = hadoop.read_text(self._session, f"{self._offsets}/{batch_id}")
-            facts = {"id": batch_id, "query_id": self.id, "offsets": offsets}
+            facts = {"id": batch_id, "query_id": self._loop.query_id, "offsets": offsets}
+            self._loop.catch_up()
             if self._loop.is_replay(facts):
                 log.info("Batch %d is in version %d already", batch_id, self.version)
                 self._loop.deliver()
@@ -167,7 +186,7 @@ class StatefulQuery:
     def _run_version(self, batch: DataFrame | None, facts: dict[str, Any] | None) -> None:
         observe = None
         if batch is not None:
-            observe = lambda: event_time_stats(self._inner)  # noqa: E731 - one line
+            observe = lambda: event_time_stats(self._inner.current)  # noqa: E731 - one line
         report = self._loop.run(batch, facts, observe)
         if report is not None:
             self._tell(report)
@@ -219,6 +238,12 @@ class StatefulQuery:
 
     def _maintain(self) -> None:
         """Merge one partition after the other while no batch waits, then clean up."""
+        try:
+            self._loop.check_claim()
+        except Conflict as conflict:  # an idle driver finds out here that it was overtaken
+            self._failure = as_end(conflict)
+            self._stop_if_failed()
+            return
         with self._lock:
             due = self._loop.due_merges()
         for place in due:

@@ -9,13 +9,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql.streaming.query import StreamingQuery
-
 from holdfast.conf import StateStoreConf
 from holdfast.spark.line import Line, line_of, open_line
 from holdfast.spark.listening import Announcer, Listeners
 from holdfast.spark.metrics import MetricsServer, QueryMetrics
 from holdfast.spark.private import jvm
+from holdfast.spark.spark_query import SparkQuery
 
 log = logging.getLogger(__name__)
 _PROGRESS_KEPT = 100
@@ -46,18 +45,20 @@ class Watch:
         self._ending = threading.Lock()
         self._announcer: Announcer | None = None
         self._line: Line | None = None
-        self._inner: StreamingQuery
+        self._inner: SparkQuery
         self._server: MetricsServer | None = None
         if conf.metrics_port >= 0:
             self._server = MetricsServer.join(conf.metrics_port, self.metrics)
 
-    def started(self, inner: StreamingQuery) -> None:
+    def started(self, inner: SparkQuery) -> None:
         """Spark's query runs; the listeners hear of it before this returns."""
         self._inner = inner
         self.metrics.query = self._name
         if self._conf.progress:
             self._line = open_line()
-        self._announcer = Announcer(self, self.listeners, jvm.idle_interval_ms(inner) / 1000)
+        self._announcer = Announcer(
+            self, self.listeners, jvm.idle_interval_ms(inner.current) / 1000
+        )
 
     def progressed(self, progress: dict[str, Any], batch_id: int | None) -> None:
         """A version was delivered."""
@@ -117,7 +118,7 @@ class Watch:
             if entry.batch_id is None:
                 progress["sources"] = [_without_rows(source) for source in self._sources]
                 return True
-            found = jvm.source_progress(self._inner, entry.batch_id)
+            found = jvm.source_progress(self._inner.current, entry.batch_id)
             if found is not None:
                 progress["sources"] = self._sources = found
             return found is not None

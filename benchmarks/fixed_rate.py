@@ -9,13 +9,12 @@ last third of the time is compared with the third before it.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,11 @@ from pyspark.sql import functions as F
 from charts import lines
 from harness import RESULTS, Report
 from holdfast import stateful
+from processes import MiB, files_below, python_mib, size_of
 
 ROWS_A_SECOND = 1000
 ROWS_A_USER = 10
 LOOK_EVERY_S = 10
-MiB = 1 << 20
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",
@@ -57,34 +56,6 @@ class Look:
     files: int
     state_mib: float
     keys: int
-
-
-def descendants(pid: int) -> Iterator[int]:
-    """The processes below a process."""
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread ended meanwhile
-            for child in task.read_text().split():
-                yield int(child)
-                yield from descendants(int(child))
-
-
-def python_mib() -> float:
-    """Private memory of this process and of the Pythons below it."""
-    total = 0
-    for pid in (os.getpid(), *descendants(os.getpid())):
-        try:
-            if "java" not in os.readlink(f"/proc/{pid}/exe"):
-                total += anonymous_bytes(pid)
-        except OSError:  # ended meanwhile
-            continue
-    return total / MiB
-
-
-def anonymous_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Anonymous:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def heap_mib(spark: SparkSession) -> float:
@@ -121,7 +92,7 @@ def watched(spark: SparkSession, query: Any, folder: Path, minutes: float) -> li
         if not told:
             continue
         seen = told[-1].batchId + 1
-        state = [path for path in (folder / "cp" / "holdfast").rglob("*") if path.is_file()]
+        state = files_below(folder / "cp" / "holdfast")
         looks.append(
             Look(
                 passed / 60,
@@ -136,13 +107,6 @@ def watched(spark: SparkSession, query: Any, folder: Path, minutes: float) -> li
         if len(looks) % 6 == 0:
             print(looks[-1], flush=True)
     return looks
-
-
-def size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def told(report: Report, looks: list[Look], minutes: float) -> None:

@@ -9,6 +9,8 @@ PYTHON ?= $(shell sh dev/find_python)
 PYTEST := $(PY) -m pytest
 # Tests of streams mostly wait; more than four Sparks would need much memory.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
+# A test that does not even end when its time is over ends its process; another one goes on.
+STUCK := -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true
 
 # Spark starts its workers with this Python, not with whatever `python3` is on the PATH.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
@@ -37,7 +39,7 @@ demo: install ## Show store and streams at work: commit, crash, recover, read an
 	$(PY) examples/demo.py
 
 test: install ## Run the tests that need no server
-	$(PYTEST) -m "not services and not soak" $(PARALLEL) $(ARGS)
+	$(PYTEST) -m "not services and not soak" $(PARALLEL) $(STUCK) $(ARGS)
 
 # They wait for servers most of the time; each of the two has its own.
 test-services: install ## Run the tests against real servers

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -34,6 +35,8 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     sql = pytest.importorskip("pyspark.sql")
+    from py4j.clientserver import ClientServerConnection
+
     builder = sql.SparkSession.builder.master("local[2]").appName("holdfast-tests")
     settings = {
         "spark.ui.enabled": "false",
@@ -43,6 +46,8 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.log.level": "ERROR",
+        # A stop that waits for a batch that hangs fails, with the stack of the batch.
+        "spark.sql.streaming.stopTimeout": "240s",
     }
     if any(item.path.parent.name == "services" for item in request.session.items):
         settings["spark.jars"] = ",".join(map(str, connector_jars()))
@@ -51,6 +56,30 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
         settings["spark.hadoop.dfs.client.retry.policy.spec"] = "1000,60"
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        send = _closing_what_is_cut_off(ClientServerConnection.send_command)
+        patch.setattr(ClientServerConnection, "send_command", send)
+        session = builder.getOrCreate()
+        yield session
+        session.stop()
+
+
+def _closing_what_is_cut_off(send: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
+    """Have Py4J close a connection whose call a timeout cuts off, as it does after Ctrl-C.
+
+    pytest-timeout raises in the main thread, wherever that is: most often in a call of the JVM,
+    which has the question by then. Every later call would get the answer to the one before it,
+    and the tests after the one that hung would fail with it.
+    """
+
+    @wraps(send)
+    def send_command(connection: Any, command: str) -> str:
+        try:
+            return send(connection, command)
+        except (Exception, KeyboardInterrupt):
+            raise  # Py4J deals with these
+        except BaseException:
+            connection.close()
+            raise
+
+    return send_command

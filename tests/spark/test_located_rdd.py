@@ -17,6 +17,7 @@ import pytest
 from pyspark import RDD, TaskContext
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import functions as F
+from waiting import until
 
 from floods import silent_connections
 from holdfast import stateful
@@ -142,8 +143,7 @@ def test_a_stream_commits_while_silent_connections_crowd_the_coordinator(
     crowded = StateStoreCoordinator(proof_timeout_s=600)  # the crowd stays as long as the test
     try:
         with silent_connections(crowded.address.port, 2000):
-            while len(crowded._unproved) < crowded.most_unproved:
-                time.sleep(0.01)
+            until(lambda: len(crowded._unproved) >= crowded.most_unproved)
             monkeypatch.setattr(Locality, "address", crowded.address)
             query = started(spark, tmp_path)
             query.processAllAvailable()

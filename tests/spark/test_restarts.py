@@ -17,6 +17,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+from pyspark.sql.streaming.query import StreamingQuery
+from waiting import until
 
 import holdfast
 from holdfast import stateful
@@ -123,8 +125,7 @@ def test_what_a_failed_sink_lacks_comes_first_although_the_source_is_slow_to_beg
     sink.fails = False
     query = go()
     # The window that the batch of the first run leaves behind closes once that is delivered.
-    while not sink.rows and query.isActive:
-        query.awaitTermination(1)
+    until(lambda: sink.rows or not query.isActive)
     query.stop()
     first, *ticks = sorted(sink.given)
     assert sink.given[first] == []
@@ -209,6 +210,53 @@ def test_a_second_start_on_a_checkpoint_stops_the_first_or_is_refused(
     write(tmp_path / "in", 1, 40)
     second.processAllAvailable()
     second.stop()
+    assert [row[1:] for row in sink.rows] == [
+        ("2023-11-14 22:15:00", 1), ("2023-11-14 22:35:00", 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("ticks_on", ["a thread of its own", "the thread that waits for it"])
+def test_a_function_that_a_tick_calls_may_stop_the_query_while_a_batch_waits(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ticks_on: str
+) -> None:
+    waits = ticks_on == "the thread that waits for it"
+    if waits:
+        monkeypatch.setattr("holdfast.spark.query._IDLE_POLL_MS", 3_600_000)
+    ends = threading.Event()
+    stop, finish = StreamingQuery.stop, StatefulQuery._finish
+
+    def stopped(self: StreamingQuery) -> None:
+        time.sleep(0.5)  # the batch has seen by now that somebody stops the query
+        stop(self)
+        assert ends.wait(PATIENCE_S)  # another thread has seen that Spark's query is over
+
+    def finished(self: StatefulQuery) -> None:
+        ends.set()
+        finish(self)
+
+    class Stops(Sink):
+        def deliver(self, frame: DataFrame, number: int) -> None:
+            super().deliver(frame, number)
+            if len(self.rows) == 1 and query.isActive:
+                write(tmp_path / "in", 1, 40)
+                until(query._batch_waits.is_set)
+                query.stop()
+
+    write(tmp_path / "in", 0, 0, 20)
+    sink = Stops()
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamingQuery, "stop", stopped)
+        patch.setattr(StatefulQuery, "_finish", finished)
+        query = start(spark, tmp_path, sink)
+        if waits:
+            query.processAllAvailable()
+        until(lambda: not query.isActive)
+    assert query.exception() is None
+    assert [row[1:] for row in sink.rows] == [("2023-11-14 22:15:00", 1)]
+    again = start(spark, tmp_path, sink)
+    again.processAllAvailable()
+    again.stop()
     assert [row[1:] for row in sink.rows] == [
         ("2023-11-14 22:15:00", 1), ("2023-11-14 22:35:00", 1),
     ]  # fmt: skip

@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from py4j.protocol import Py4JJavaError
@@ -83,8 +83,9 @@ class StatefulQuery:
         """What a batch raised; Spark wraps it up as a failure of a function of the user's."""
         self._end_told: BaseException | None = None
         """What ended Spark's query, once it was asked for."""
-        self._ending = threading.RLock()
-        self._is_finishing = False
+        self._maker: threading.Thread | None = None
+        """Who makes a version, and has the lock for it."""
+        self._ending = threading.Lock()
         self._ended = False
         self._stopping = False
         self._has_cleaned = False
@@ -158,20 +159,39 @@ class StatefulQuery:
             self._inner.stop()
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
+        self._started.wait()
+        with self._turn_of_batch():
+            try:
+                self._take(batch, batch_id)
+            except Exception as error:
+                interrupted = self._stopping and isinstance(error, Py4JJavaError)
+                if interrupted and _CANCELLED.search(str(error)):
+                    raise RuntimeError(_INTERRUPTED) from None
+                self._batch_failure = error
+                raise
+
+    @contextlib.contextmanager
+    def _turn_of_batch(self) -> Iterator[None]:
+        """Have the lock, unless the query is stopped first: then the next run gets the batch.
+
+        Whoever stops the query waits for its batch, and may be who has the lock: a function of
+        the user's that a tick calls.
+        """
+        self._batch_waits.set()
         try:
-            self._take(batch, batch_id)
-        except Exception as error:
-            interrupted = self._stopping and isinstance(error, Py4JJavaError)
-            if interrupted and _CANCELLED.search(str(error)):
-                raise RuntimeError(_INTERRUPTED) from None
-            self._batch_failure = error
-            raise
+            while not self._lock.acquire(timeout=_PAUSE_S):
+                if self._stopping and not self._inner.isActive:  # before that it would be a failure
+                    raise RuntimeError(_INTERRUPTED)
+        finally:
+            self._batch_waits.clear()
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
-        self._started.wait()
-        self._batch_waits.set()
-        with self._lock, explained(self._loop.root):
-            self._batch_waits.clear()
+        """Make a version of a batch. Requires: the lock."""
+        with explained(self._loop.root):
             if self._failure is not None:
                 raise self._failure
             offsets = hadoop.read_text(self._session, f"{self._offsets}/{batch_id}")
@@ -179,7 +199,8 @@ class StatefulQuery:
             self._loop.catch_up()
             if self._loop.is_replay(facts):
                 log.info("Batch %d is in version %d already", batch_id, self.version)
-                self._loop.deliver()
+                with self._making():
+                    self._loop.deliver()
                 return
             self._run_version(batch, facts)
 
@@ -187,9 +208,19 @@ class StatefulQuery:
         observe = None
         if batch is not None:
             observe = lambda: event_time_stats(self._inner.current)  # noqa: E731 - one line
-        report = self._loop.run(batch, facts, observe)
+        with self._making():
+            report = self._loop.run(batch, facts, observe)
         if report is not None:
             self._tell(report)
+
+    @contextlib.contextmanager
+    def _making(self) -> Iterator[None]:
+        """While a version is made or delivered: the sink may call a function of the user's."""
+        self._maker = threading.current_thread()
+        try:
+            yield
+        finally:
+            self._maker = None
 
     def _tell(self, report: VersionReport) -> None:
         """Report a version. It is delivered: whatever goes wrong here is logged, and no more."""
@@ -403,7 +434,11 @@ class StatefulQuery:
         raise self._failure or self._told(error) or error
 
     def stop(self) -> None:
-        """End the query after the batch in flight."""
+        """End the query after the batch in flight.
+
+        Where a function of the user's calls it with the rows of a version without data, the query
+        ends when the function has returned.
+        """
         self._stopping = True
         self._inner.stop()
         self._end()
@@ -422,16 +457,18 @@ class StatefulQuery:
         self._end()
 
     def _end(self) -> None:
-        """Bring the query to its end, once; whoever comes second waits."""
+        """Bring the query to its end, once; whoever comes second waits.
+
+        A function of the user's that is given a version does not: the end waits for the version.
+        """
+        if self._maker is threading.current_thread():
+            return
         with self._ending:
-            if self._is_finishing:
-                return  # a function of the user's stops the query that is ending
             if not self._ended:
-                self._is_finishing = True
                 try:
                     self._finish()
                 finally:
-                    self._ended, self._is_finishing = True, False
+                    self._ended = True
                     leave_place(self._place, self)
         self._watch.ended(self.exception())
 

@@ -13,6 +13,7 @@ _PARTS = {
     "tests/spark": "streams",
     "tests/spark/test_custom_differential.py": "custom",
     "tests/services/test_exactly_once.py": "kills",
+    "tests/services/test_takeovers.py": "takeovers",
     "tests/services/test_cluster_kills.py": "cluster",
     "tests/services/test_view_kills.py": "views",
 }
@@ -21,6 +22,7 @@ _TITLES = {
     "streams": "Managed state against Spark's own streaming",
     "custom": "Custom state against Spark's own transformWithState and applyInPandasWithState",
     "kills": "Streams whose driver is killed",
+    "takeovers": "Streams that a second driver takes over",
     "cluster": "Streams on a cluster whose processes and servers are killed",
     "views": "Views whose stream and whose database are killed",
 }

@@ -10,6 +10,7 @@ _RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 _PARTS = {
     "tests/engine": "store",
     "tests/recovery": "store",
+    "tests/simulator": "simulator",
     "tests/spark": "streams",
     "tests/spark/test_custom_differential.py": "custom",
     "tests/services/test_exactly_once.py": "kills",
@@ -19,6 +20,7 @@ _PARTS = {
 }
 _TITLES = {
     "store": "The store under long random use",
+    "simulator": "Simulated streams, drivers and faults",
     "streams": "Managed state against Spark's own streaming",
     "custom": "Custom state against Spark's own transformWithState and applyInPandasWithState",
     "kills": "Streams whose driver is killed",

@@ -97,14 +97,16 @@ class Delivery:
 
         That is a tick, or one whose predecessor is not there to tell it from a tick.
         """
-        if manifest.version < 2 or self._is_noted(manifest):
+        is_settled = self._settled == manifest.version
+        if manifest.version < 2 or is_settled or self._is_noted(manifest):
             return False
         earlier = before()
         return earlier is None or earlier.batch == manifest.batch
 
     def is_delivered(self, manifest: Manifest, before: Before) -> bool:
         """Whether a version has surely reached the sink."""
-        if manifest.version == 0 or _is_fill(manifest) or self._is_noted(manifest):
+        is_settled = self._settled == manifest.version
+        if is_settled or manifest.version == 0 or _is_fill(manifest) or self._is_noted(manifest):
             return True
         if self.is_leftover(manifest, before):
             return False

@@ -50,7 +50,7 @@ from holdfast.spark.opening import (
     with_columns,
 )
 from holdfast.spark.operators import TaskSettings
-from holdfast.spark.pairing import check_next_batch, check_pair, moment_of, note_pair
+from holdfast.spark.pairing import check_next_batch, check_pair, is_noted, moment_of, note_pair
 from holdfast.spark.private import jvm
 from holdfast.spark.private.event_times import Observe
 from holdfast.spark.progress import VersionReport
@@ -136,6 +136,8 @@ class VersionLoop:
         runs = {run.stage: run for run in self._stages}
         self._outlet = Outlet.of(self.spec.flow, runs, own, self._session)
         self._delivery = Delivery(self.spec, self._sink, self.versions.storage, self._outlet)
+        if self._lost:  # what was given up was made after this one had reached the sink
+            self._delivery.settled(self.manifest.version)
         self._check_provider()
         self._fit()
         if self.manifest.batch is None and not self.manifest.scope.get("filled"):
@@ -153,23 +155,32 @@ class VersionLoop:
         A start that is refused must not stop the driver that runs, so whatever can be refused is
         checked before the claim. What that driver committed meanwhile is read after it.
         """
+        # In this order: another driver may just be making the state, and then its note.
+        has_state = is_noted(self._session, self.spec.checkpoint)
         found = self.versions.newest_intact()
+        if has_state or found is not None:
+            check_pair(self._session, self.spec.checkpoint, self.root, found)
         partitions, own, frames = self._checked(found)
         self._claims = Claims(self.versions.storage, self._runtime)
         self._claims.take()
         again = self.versions.newest_intact()
         if again is None:
             first = first_manifest(self._session, frames, partitions, self._runtime)
-            self.manifest = self.versions.publish(first, 1, None)
-            return own, frames
+            try:
+                self.manifest = self.versions.publish(first, 1, None)
+                return own, frames
+            except Conflict:  # the older driver was about to make the same one
+                again = self.versions.newest_intact()
+                if again is None:
+                    raise
         if found is None or again.commit_id != found.commit_id:
+            check_pair(self._session, self.spec.checkpoint, self.root, again)
             _, own, frames = self._checked(again)
         self.manifest = self._with_columns(again, frames)
         return own, frames
 
     def _checked(self, found: Manifest | None) -> tuple[int, SparkSession, list[StageFrames]]:
         """Refuse stored state that is not this query's: the partitions and frames if it is."""
-        check_pair(self._session, self.spec.checkpoint, self.root, found)
         partitions = partitions_of(self._session, found, self.root)
         own = jvm.own_session(self._session, partitions)
         made: dict[Stage, StageFrames] = {}

@@ -92,6 +92,11 @@ def check_not_native(
         )
 
 
+def is_noted(session: SparkSession, checkpoint: str) -> bool:
+    """Whether state was made with this checkpoint; its first version is there before the note."""
+    return hadoop.read_text(session, f"{checkpoint}/{_NOTE}") is not None
+
+
 def note_pair(session: SparkSession, checkpoint: str, manifest: Manifest) -> None:
     """Leave the state's id in the checkpoint."""
     hadoop.create_if_absent(session, f"{checkpoint}/{_NOTE}", f"{manifest.scope.get('id', '')}\n")

@@ -1,0 +1,15 @@
+"""Decisions of runs that once broke a promise, made small. Each is run by every `make test`.
+
+A case is what the simulator printed for a failing seed. It says what happened at which question of
+the run, so that a change of the code under test can turn it into another run: beside a case there
+is a test of its own for the fault, wherever that is possible.
+"""
+
+from __future__ import annotations
+
+CASES: list[dict[int, int]] = [
+    # A version was given up, and the tick before it delivered again, without its rows.
+    {243: 1},
+    # Two drivers started on an empty checkpoint, and one was told that its state was gone.
+    {0: 1, 10: 2, 24: 1, 40: 1, 45: 1, 47: 1},
+]

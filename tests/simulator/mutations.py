@@ -1,0 +1,72 @@
+"""Faults that were mended, put back into the product's code one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+from simulation.scenario import Theme
+
+from holdfast.engine.claims import Claims
+from holdfast.spark import delivery, plans, ticks
+from holdfast.spark.delivery import Delivery
+from holdfast.spark.loop import VersionLoop
+from holdfast.spark.plans import Plan, Plans
+from holdfast.spark.query import StatefulQuery
+from holdfast.spark.sinks import OutputBatch
+
+Patch = tuple[object, str, Any]
+
+
+def _is_idle_by_flags(status: Mapping[str, Any]) -> bool:
+    """A query that is starting, or has failed, shows the same two flags as an idle one."""
+    return not (status["isDataAvailable"] or status["isTriggerActive"])
+
+
+def _plan_of_number(self: Plans, batch: OutputBatch) -> Plan | None:
+    return self._read(f"{batch.version}.plan")
+
+
+_ALWAYS = property(lambda self: True, lambda self, value: None)
+_ENDED_ONLY = property(lambda self: self._ended or self._stopping)
+
+MUTATIONS: dict[tuple[str, Theme], list[Patch]] = {
+    ("a tick overtakes the replay", Theme.SINKS): [
+        (ticks, "is_idle", _is_idle_by_flags),
+        (VersionLoop, "_has_run", _ALWAYS),
+        (Delivery, "is_lacking", lambda self, manifest, before: False),
+    ],
+    ("a tick by the clock overtakes the replay", Theme.SINKS): [
+        (ticks, "is_idle", _is_idle_by_flags),
+        (Delivery, "is_lacking", lambda self, manifest, before: False),
+    ],
+    ("the watermark moves before the first batch of a run", Theme.SINKS): [
+        (VersionLoop, "_has_run", _ALWAYS)
+    ],
+    ("plans and notes are known by version alone", Theme.REPAIR): [
+        (plans, "_name", lambda version, commit_id: f"{version}.plan"),
+        (Plans, "find", _plan_of_number),
+        (delivery, "delivered_path", lambda version, commit_id: f"delivered/{version}"),
+        (delivery, "delivered_notes", lambda manifest: [f"delivered/{manifest.version}"]),
+    ],
+    ("a failed query commits a tick", Theme.SINKS): [
+        (ticks, "is_idle", _is_idle_by_flags),
+        (StatefulQuery, "_is_over", _ENDED_ONLY),
+    ],
+    ("who continues is raced for", Theme.DUEL): [
+        (Claims, "take", lambda self: None),
+        (VersionLoop, "catch_up", lambda self: None),
+    ],
+}
+
+
+@contextmanager
+def mutated(fault: tuple[str, Theme]) -> Iterator[None]:
+    """Have a fault back while the context lasts."""
+    with ExitStack() as stack:
+        for target, attribute, twin in MUTATIONS[fault]:
+            create = not hasattr(target, attribute)  # an attribute of instances
+            stack.enter_context(mock.patch.object(target, attribute, twin, create=create))
+        yield

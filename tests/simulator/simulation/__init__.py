@@ -1,0 +1,1 @@
+"""A stream's own code over simulated storage, threads, clock and Spark, driven by one seed."""

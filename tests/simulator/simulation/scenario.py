@@ -1,0 +1,370 @@
+"""A run of a world: data, drivers, faults and restarts, all of them decided by one seed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+
+from holdfast.engine.filenames import manifest_path
+from holdfast.errors import Conflict, HoldfastError
+from holdfast.spark.flow import Flow, Stage
+from holdfast.spark.query import StatefulQuery
+from holdfast.spark.spec import QuerySpec
+from simulation.decisions import Decisions
+from simulation.frames import Frame
+from simulation.journal import Version
+from simulation.operators import INPUT, Row, Totals
+from simulation.sinks import RecordingFiles, RecordingFunction
+from simulation.spark import Run
+from simulation.threads import Event, Process
+from simulation.world import CHECKPOINT, OUT, Application, World, inhabited
+
+DEFAULT: dict[str, Any] = {}
+AVAILABLE_NOW = {"availableNow": True}
+ONCE = {"once": True}
+_EXPECTED = (HoldfastError, StreamingQueryException, OSError, RuntimeError)
+"""What a run may end with where storage, sinks or another driver get in its way."""
+
+
+class Theme(Enum):
+    """What a run is mostly about."""
+
+    STORM = "everything goes wrong now and then"
+    DUEL = "two drivers, and nothing goes wrong"
+    SINKS = "sinks fail"
+    REPAIR = "somebody takes a version away, or puts a copy back"
+
+
+@dataclass
+class Driver:
+    """An application with one query on the checkpoint."""
+
+    application: Application
+    trigger: Mapping[str, Any]
+    polls: int = 0
+    """How often its user asks for all that is there, before waiting for the end."""
+    attempts: int = 1
+    """How often its user starts the query, if it fails."""
+    is_alone: bool = True
+    """Whether it is the only driver of its time."""
+    is_newcomer: bool = False
+    """Whether it was started when the other driver of its time had been running."""
+    is_stopped: bool = False
+    """Whether it was told to stop."""
+    query: StatefulQuery | None = None
+    error: BaseException | None = None
+    is_over: bool = False
+
+
+@dataclass(frozen=True)
+class Copy:
+    """State and checkpoint as they were at one moment, and what was known of them."""
+
+    blobs: Mapping[str, bytes]
+    texts: Mapping[str, str]
+    chunks: int
+    head: Version | None
+
+    @classmethod
+    def of(cls, world: World) -> Copy:
+        blobs = {each.path: bytes(world.blobs.read(each.path)) for each in world.blobs.list("")}
+        texts = {path: text for path, text in world.files.texts.items() if _is_checkpoint(path)}
+        return cls(blobs, texts, len(world.source), world.journal.head)
+
+    def put_back(self, world: World) -> None:
+        """Bring it all back; what the source had since is gone, and something else will come."""
+        for each in world.blobs.list(""):
+            world.blobs.delete(each.path)
+        for path, data in self.blobs.items():
+            world.blobs.create_if_absent(path, data)
+        for path in [path for path in world.files.texts if _is_checkpoint(path)]:
+            del world.files.texts[path]
+        world.files.texts.update(self.texts)
+        del world.source[self.chunks :]
+        world.journal.put_back(self.head)
+
+
+def _is_checkpoint(path: str) -> bool:
+    return path.startswith(f"{CHECKPOINT}/")
+
+
+class Scenario:
+    """One run. `failure` says what did not hold, if something did not."""
+
+    def __init__(self, decisions: Decisions, theme: Theme | None = None) -> None:
+        self.world = World(decisions)
+        self._theme = theme or decisions.one_of(tuple(Theme))
+        self._decisions = decisions
+        self._drivers: list[Driver] = []
+        self._moment = 100
+        self._copy: Copy | None = None
+        self._is_fair = True
+        self._has_given_up = False
+        self._director = Process("director")
+        self._director.may_crash = False
+
+    def run(self) -> str | None:
+        """Run it; what did not hold, None if all did."""
+        level = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            with inhabited(self.world):
+                self.world.scheduler.run(self._director, self._direct)
+        finally:
+            logging.disable(level)
+        return self.world.scheduler.failure
+
+    # -- what happens --------------------------------------------------------------------------
+
+    def _direct(self) -> None:
+        self.configure()
+        weather = self._weather()
+        self.add_data(0)
+        for _ in range(self._decisions.one_of((2, 1, 3, 4))):
+            self.world.scheduler.chances = weather
+            self._phase()
+            self.calm_down()
+            self.check()
+            self._meddle()
+        self.last_run()
+
+    def configure(self) -> None:
+        """Choose what kind of query it is, and its settings."""
+        one_of = self._decisions.one_of
+        self._into_files = one_of((False, True))
+        if self._theme is Theme.REPAIR:
+            self._into_files = one_of((True, True, True, False))
+        self.world.journal.rings = one_of((False, True))
+        self.world.most_chunks = one_of((1, 3))
+        self._settings = {
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.streaming.minBatchesToRetain": "2",
+            "spark.sql.streaming.stateStore.minDeltasForSnapshot": "2",
+            "spark.sql.streaming.stateStore.maintenanceInterval": one_of(("200ms", "60s")),
+            "spark.holdfast.gracePeriod": one_of(("600ms", "60s")),
+            "spark.holdfast.mergeFanout": "2",
+            "spark.holdfast.maxSegments": one_of(("24", "3")),
+            "spark.holdfast.keepCopies": one_of(("off", "on")),
+            "spark.holdfast.locality": "off",
+        }
+
+    def _weather(self) -> dict[Event, float]:
+        """Choose how often what goes wrong; in fair weather nothing but the order is open."""
+        one_of = self._decisions.one_of
+        self._is_fair = self._theme is Theme.DUEL
+        if self._is_fair:
+            return {Event.SWITCH: one_of((0.05, 0.01, 0.3))}
+        if self._theme is Theme.SINKS:
+            fails, fails_late = one_of((0.15, 0.4)), one_of((0.0, 0.1))
+            return {
+                Event.SWITCH: one_of((0.01, 0.05, 0.3)),
+                Event.SINK_FAILS: fails, Event.SINK_FAILS_LATE: fails_late,
+            }  # fmt: skip
+        return {
+            Event.SWITCH: one_of((0.0, 0.01, 0.05, 0.3)),
+            Event.CRASH: one_of((0.0, 0.002, 0.01)),
+            Event.ERROR: one_of((0.0, 0.002, 0.02)),
+            Event.LOST_REPLY: one_of((0.0, 0.002, 0.02)),
+            Event.STALE: one_of((0.0, 0.1)),
+            Event.CLOCK: one_of((0.0, 0.002)),
+            Event.SINK_FAILS: one_of((0.0, 0.1, 0.3)),
+            Event.SINK_FAILS_LATE: one_of((0.0, 0.1)),
+        }
+
+    def _meddle(self) -> None:
+        """What people do to a checkpoint while nothing runs on it, as docs/recovery.md has it."""
+        is_likely = self._theme is Theme.REPAIR
+        chances = {1: 0.5, 2: 0.2, 3: 0.2} if is_likely else {1: 0.05, 2: 0.05, 3: 0.05}
+        choice = self._decisions.pick(chances)
+        head = self.world.journal.head
+        if choice == 1 and head is not None and head.delivers and not self._has_given_up:
+            self.give_up(head)
+        self._has_given_up = choice == 1
+        if choice == 2:
+            self._copy = Copy.of(self.world)
+        if choice == 3 and self._copy is not None and self._into_files:
+            self._copy.put_back(self.world)
+
+    def give_up(self, head: Version) -> None:
+        """Take the newest version for damaged, and Spark back to the batch after the last one."""
+        assert head.parent is not None
+        blobs, texts = self.world.blobs, self.world.files.texts
+        path = manifest_path(head.number)
+        blobs.create_if_absent(f"{path}.damaged", bytes(blobs.read(path)))
+        blobs.delete(path)
+        batch = head.parent.manifest.batch
+        last = -1 if batch is None else batch["id"]
+        for log, most in (("commits", last), ("offsets", last + 1)):
+            start = f"{CHECKPOINT}/{log}/"
+            for name in [each for each in texts if each.startswith(start)]:
+                if int(name.removeprefix(start)) > most:
+                    del texts[name]
+        self.world.journal.given_up()
+
+    def _phase(self) -> None:
+        """A driver on the checkpoint, perhaps a second one; data meanwhile; some end."""
+        one_of, scheduler = self._decisions.one_of, self.world.scheduler
+        known, is_duel = len(self._drivers), self._theme is Theme.DUEL
+        self.add_data(one_of((3, 2, 4) if is_duel else (1, 0, 2)))
+        triggers = (DEFAULT, AVAILABLE_NOW, ONCE)
+        if self._theme is Theme.SINKS:
+            triggers = (DEFAULT, DEFAULT, *triggers)
+        attempts = 1 if is_duel else one_of((1, 2, 3))
+        driver = self.start(one_of(triggers), one_of((0, 1, 3)), attempts)
+        ways = ("drain", "stop") if is_duel else ("drain", "stop", "kill")
+        other = None
+        if is_duel or one_of((False, False, False, True)):
+            scheduler.sleep(one_of((20, 1, 60, 300)))
+            driver.is_alone = False
+            has_begun = driver.query is not None
+            other = self.start(one_of((DEFAULT, AVAILABLE_NOW)))
+            other.is_alone, other.is_newcomer = False, has_begun
+        for _ in range(one_of((1, 0, 2))):
+            scheduler.sleep(one_of((20, 1, 100, 300)))
+            self.add_data(one_of((1, 0, 2)))
+        if other is not None:
+            self.end(other, one_of(ways))
+        self.end(driver, one_of(ways))
+        drivers = self._drivers[known:]
+        for each in drivers:
+            self._check_outcome(each)
+        is_well = any(each.error is None or each.is_stopped for each in drivers)
+        is_well = is_well or not self._is_fair
+        self.world.journal.hold(is_well, "all drivers failed in fair weather")
+
+    def _check_outcome(self, driver: Driver) -> None:
+        """In fair weather the newest driver ends well, and an older one by a conflict at most."""
+        error, name = driver.error, driver.application.name
+        is_claimant = driver.application is self.world.journal.claimant
+        is_newest = driver.is_alone or driver.is_newcomer or is_claimant
+        # A driver that is stopped while it loses an entry of Spark's logs is not started again.
+        may_conflict = driver.is_stopped if is_newest else True
+        is_well = error is None or (isinstance(error, Conflict) and may_conflict)
+        promise = f"{name} failed in fair weather: {error!r}"
+        self.world.journal.hold(is_well or not self._is_fair, promise)
+
+    def add_data(self, chunks: int) -> None:
+        for _ in range(chunks):
+            self._moment += self._decisions.one_of((30, 5, 80))
+            rows: list[Row] = []
+            for _ in range(self._decisions.one_of((1, 2, 3))):
+                moment = self._moment - self._decisions.one_of((0, 10, 25, 60))
+                rows.append((self._decisions.one_of((0, 1, 2)), 1 + len(rows), moment))
+            self.world.source.append(rows)
+
+    # -- drivers -------------------------------------------------------------------------------
+
+    def start(self, trigger: Mapping[str, Any], polls: int = 0, attempts: int = 1) -> Driver:
+        name = f"app-{len(self._drivers) + 1}"
+        application = Application(self.world, name, self._settings)
+        driver = Driver(application, trigger, polls, attempts)
+        self._drivers.append(driver)
+        self.world.scheduler.spawn("user", application, lambda: self._use(driver))
+        return driver
+
+    def _use(self, driver: Driver) -> None:
+        """What the user's program does: start the query, wait for its end, try again."""
+        while driver.attempts > 0:
+            driver.attempts -= 1
+            driver.error = driver.query = None
+            try:
+                self._run_query(driver)
+                break
+            except _EXPECTED as error:
+                driver.error = error
+                is_own = driver.is_alone and isinstance(error, Conflict)
+                self.world.journal.hold(not is_own, f"a conflict with nobody: {error!r}")
+        driver.is_over = True
+
+    def _run_query(self, driver: Driver) -> None:
+        application = driver.application
+        application.run = Run()
+        sink = RecordingFiles(application) if self._into_files else RecordingFunction(application)
+        query = StatefulQuery(self._spec(application, driver.trigger), sink)
+        query.start()
+        driver.query = query
+        for _ in range(driver.polls):
+            query.processAllAvailable()
+        query.awaitTermination()
+
+    def _spec(self, application: Application, trigger: Mapping[str, Any]) -> QuerySpec:
+        source = Frame.of(application.session, INPUT, [[]])
+        operator = Totals(rings=self.world.journal.rings)
+        stage = Stage(operator, source, source, Flow.of(source))
+        return QuerySpec(
+            flow=Flow.of(stage), native=source, mode="append", checkpoint=CHECKPOINT,
+            trigger=trigger, name=None, settings=self._settings,
+        )  # fmt: skip
+
+    def end(self, driver: Driver, how: str) -> None:
+        """End a driver from outside, or wait until it has ended by itself."""
+        scheduler, application = self.world.scheduler, driver.application
+        if how == "kill":
+            if not application.is_dead:
+                scheduler.kill(application)
+            return
+        if driver.trigger or how == "drain":
+            scheduler.wait_for(lambda: _has_ended(driver), 2_000)
+        if not _has_ended(driver):
+            scheduler.spawn("stopper", application, lambda: self._stop(driver))
+            scheduler.wait_for(lambda: _has_ended(driver), 60_000)
+            is_over = _has_ended(driver)
+            self.world.journal.hold(is_over, f"{application.name} did not stop")
+
+    def _stop(self, driver: Driver) -> None:
+        driver.attempts, driver.is_stopped = 0, True
+        self.world.scheduler.wait_for(lambda: driver.query is not None or _has_ended(driver))
+        if driver.query is not None:
+            try:
+                driver.query.stop()
+            except _EXPECTED as error:
+                driver.error = driver.error or error
+
+    def calm_down(self) -> None:
+        """Nothing goes wrong from here on; processes that still run are ended."""
+        scheduler = self.world.scheduler
+        scheduler.chances = {Event.SWITCH: scheduler.chances.get(Event.SWITCH, 0)}
+        for driver in self._drivers:
+            if not driver.application.is_dead and not driver.is_over:
+                scheduler.kill(driver.application)
+        for driver in self._drivers:
+            driver.application.is_dead = True
+        scheduler.sleep(1)
+        scheduler.skew_ms = 0
+
+    def check(self) -> None:
+        world = self.world
+        world.journal.check_state()
+        if self._into_files:
+            world.journal.check_files(world.files.texts, OUT, is_end=False)
+
+    def last_run(self) -> None:
+        """With nothing in its way a driver brings everything to its end."""
+        driver = self.start(self._decisions.one_of((AVAILABLE_NOW, DEFAULT)))
+        scheduler, journal = self.world.scheduler, self.world.journal
+        if driver.trigger:
+            scheduler.wait_for(lambda: driver.is_over)
+        else:
+            scheduler.wait_for(lambda: driver.is_over or driver.query is not None)
+            scheduler.spawn("drainer", driver.application, lambda: self._drain(driver))
+            scheduler.wait_for(lambda: driver.is_over)
+        journal.hold(driver.error is None, f"the last run failed: {driver.error!r}")
+        if driver.error is None:
+            journal.check_end()
+            self.check()
+            if self._into_files:
+                journal.check_files(self.world.files.texts, OUT, is_end=True)
+
+    def _drain(self, driver: Driver) -> None:
+        if driver.query is not None:
+            driver.query.processAllAvailable()
+            driver.query.stop()
+
+
+def _has_ended(driver: Driver) -> bool:
+    return driver.is_over or driver.application.is_dead

@@ -1,0 +1,214 @@
+"""A world: storage, clock and source that its applications share, and the product code in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+from uuid import UUID
+
+import xxhash
+
+from holdfast.backends.memory import MemoryStorage
+from holdfast.engine import maintenance
+from holdfast.engine.storage import Runtime
+from holdfast.spark import active, event_times, filesink, loop, opening, query, spark_query, ticks
+from holdfast.spark.private import hadoop, jvm
+from holdfast.streams import holdings, outbox, task, worker
+from holdfast.streams.holdings import Holdings
+from simulation.decisions import Decisions
+from simulation.frames import Frame, Rdd, Rows, Session
+from simulation.journal import Journal
+from simulation.spark import ModelQuery, Run, StreamWriter
+from simulation.storage import SimulatedFiles, SimulatedStorage
+from simulation.threads import (
+    Process,
+    Scheduler,
+    SimulatedEvent,
+    SimulatedLock,
+    SimulatedThread,
+)
+
+CHECKPOINT, OUT = "/cp", "/out"
+STATE = f"{CHECKPOINT}/holdfast"
+_worlds = 0
+
+
+class World:
+    """What outlives every application."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        global _worlds
+        _worlds += 1
+        self.decisions = decisions
+        self.scheduler = Scheduler(decisions)
+        self.blobs = MemoryStorage(f"world-{_worlds}")
+        self.files = SimulatedFiles(self.scheduler)
+        self.source: list[Rows] = []
+        """Chunks of rows; a batch has at most `most_chunks` of them."""
+        self.most_chunks = 1
+        self.journal = Journal(self)
+        self._ids = 0
+
+    def clock_ms(self) -> int:
+        """The time of day."""
+        return self.scheduler.now_ms + self.scheduler.skew_ms
+
+    def new_id(self) -> str:
+        """An id of 128 bits; the same ones in every repetition of a run."""
+        self._ids += 1
+        return xxhash.xxh3_128_hexdigest(str(self._ids).encode())
+
+    def new_uuid(self) -> str:
+        """The same in the form of Spark's ids."""
+        return str(UUID(self.new_id()))
+
+    @property
+    def runtime(self) -> Runtime:
+        """The clocks and ids of the world, for the engine."""
+        return Runtime(self.clock_ms, lambda: self.scheduler.now_ms, self.new_id)
+
+
+class Application(Process):
+    """A driver's process, its executors included."""
+
+    def __init__(self, world: World, name: str, settings: Mapping[str, str]) -> None:
+        super().__init__(name)
+        self.world = world
+        self.session = Session(self, settings)
+        self.storage = SimulatedStorage(world.blobs, world.scheduler, self._created)
+        self.holdings = Holdings(lambda: world.scheduler.now_ms / 1000)
+        self.query: ModelQuery | None = None
+        self.run = Run()
+
+    def _created(self, path: str, data: bytes) -> None:
+        self.world.journal.created(self, path, data)
+
+    def stream_writer(self) -> StreamWriter:
+        """What `writeStream` gives here."""
+        return StreamWriter(self)
+
+    def job(self, what: str) -> None:
+        """Run a job of Spark's, as far as others notice."""
+        self.world.scheduler.step(f"job: {what}")
+        if self.query is not None:
+            self.query.check_cancelled()
+
+
+class _Here:
+    """The holdings of the process whose turn it is."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        application: Any = self._world.scheduler.running.process
+        return getattr(application.holdings, name)
+
+
+class _NoWatch:
+    """Nobody follows the progress of a query."""
+
+    def __init__(self, conf: object) -> None:
+        self.told: list[object] = []
+
+    def started(self, inner: object) -> None: ...
+
+    def progressed(self, progress: object, batch_id: int | None) -> None: ...
+
+    def ended(self, error: object) -> None: ...
+
+
+class _Planning:
+    """Starts a query; there is no session to set."""
+
+    def __init__(self, session: object, checkpoint: str) -> None: ...
+
+    def start(self, writer: StreamWriter) -> ModelQuery:
+        return writer.start()
+
+    def check(self, inner: ModelQuery) -> None: ...
+
+
+@contextmanager
+def inhabited(world: World) -> Iterator[None]:
+    """Have the product's code run in a world: what it takes from machine and JVM comes from it."""
+    scheduler = world.scheduler
+    threads = SimpleNamespace(
+        RLock=lambda: SimulatedLock(scheduler),
+        Lock=lambda: SimulatedLock(scheduler, is_reentrant=False),
+        Event=lambda: SimulatedEvent(scheduler),
+        Thread=lambda **given: SimulatedThread(scheduler, **given),
+        current_thread=lambda: scheduler.running.thread,
+    )
+    clock = SimpleNamespace(
+        sleep=lambda seconds: scheduler.sleep(seconds * 1000),
+        time_ns=lambda: world.clock_ms() * 1_000_000,
+        monotonic=time.monotonic,
+    )
+
+    def storage(*_: object) -> SimulatedStorage:
+        application: Any = scheduler.running.process
+        found: SimulatedStorage = application.storage
+        return found
+
+    def new_uuid() -> UUID:
+        return UUID(world.new_id())
+
+    files = world.files
+    patches: list[tuple[object, str, Any]] = [
+        (Runtime, "system", lambda: world.runtime),
+        (query, "threading", threads),
+        (query, "time", clock),
+        (spark_query, "threading", threads),
+        (spark_query, "time", clock),
+        (query, "Watch", _NoWatch),
+        (query, "PlainPlanning", _Planning),
+        (query, "event_time_stats", ModelQuery.event_time_stats),
+        (maintenance, "threading", threads),
+        (ticks, "time", clock),
+        (active, "_runs", {}),
+        (event_times, "counts_every_row", lambda _: True),
+        (loop, "open_storage", storage),
+        (loop, "uuid4", new_uuid),
+        (filesink, "uuid4", new_uuid),
+        (opening, "open_storage", storage),
+        (task, "open_storage", storage),
+        (outbox, "open_storage", storage),
+        (holdings, "here", _Here(world)),
+        (worker, "acknowledge", lambda: None),
+        *((hadoop, name, _of_files(getattr(files, name))) for name in (
+            "qualified", "read_text", "exists", "delete", "files", "names", "create_if_absent",
+            "rename_if_absent",
+        )),
+        (hadoop, "local_path", SimulatedFiles.path),
+        (hadoop, "bytes_of", lambda *_: 1 << 30),
+        (jvm, "own_session", lambda session, _: session),
+        (jvm, "empty_frame", lambda session, schema: Frame.of(session, schema.names, [[]])),
+        (jvm, "find_gap", lambda *_: None),
+        (jvm, "moved", lambda frame, _: frame),
+        (jvm, "identified", lambda frame, _: frame),
+        (jvm, "is_deterministic", lambda _: True),
+        (jvm, "arrow_schema", lambda frame: frame.arrow_schema()),
+        (jvm, "arrow_rdd", lambda frame: frame.raw()),
+        (jvm, "empty_rdd", lambda _, count: [[] for _ in range(count)]),
+        (jvm, "python_rdd", lambda session, parts: Rdd(session.application, parts)),
+        (jvm, "observed_metrics", lambda *_: []),
+    ]  # fmt: skip
+    undo = []
+    try:
+        for target, name, twin in patches:
+            patch = mock.patch.object(target, name, twin)
+            patch.start()
+            undo.append(patch)
+        yield
+    finally:
+        for patch in reversed(undo):
+            patch.stop()
+
+
+def _of_files(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda session, *given: function(*given)

@@ -1,0 +1,186 @@
+"""Seeded runs of a stream's own code, with everything around it simulated; see `simulation`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from cases import CASES
+from mutations import MUTATIONS, mutated
+from simulation.decisions import Decisions
+from simulation.scenario import AVAILABLE_NOW, ONCE, Scenario, Theme
+from simulation.shrinking import failure_of, first_failure, report, shrunk
+from simulation.world import CHECKPOINT
+
+from holdfast.errors import Conflict
+
+SEEDS = range(200)
+SOAK_FROM = int(os.environ.get("HOLDFAST_SEED", "1000"))
+SOAK_SEEDS = int(os.environ.get("HOLDFAST_SEEDS", "100000"))
+PARTS = 4
+"""Tests that share the seeds, so that they can run beside each other."""
+MOST_SEEDS_FOR_A_FAULT = 100
+FAULTS = pytest.mark.parametrize("fault", MUTATIONS, ids=[name for name, _ in MUTATIONS])
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_seed_keeps_the_promises(part: int) -> None:
+    failed = first_failure(SEEDS[part::PARTS])
+    assert failed is None, report(failed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_hundred_thousand_seeds_keep_the_promises(part: int) -> None:
+    seeds = range(SOAK_FROM + part, SOAK_FROM + SOAK_SEEDS, PARTS)
+    started, failed = time.monotonic(), first_failure(seeds)
+    rate = len(seeds) / (time.monotonic() - started)
+    print(
+        f"seeds {seeds[0]} to {seeds[-1]}, one in {PARTS}: {len(seeds)} runs, {rate:.1f} a second"
+    )
+    assert failed is None, report(failed)
+
+
+@pytest.mark.parametrize("choices", CASES)
+def test_what_failed_once_does_not_fail_again(choices: dict[int, int]) -> None:
+    assert failure_of(choices) is None
+
+
+# -- the simulator finds what it is for ----------------------------------------------------------
+
+
+@FAULTS
+def test_a_fault_that_was_mended_is_found_when_it_comes_back(fault: tuple[str, Theme]) -> None:
+    theme = fault[1]
+    with mutated(fault):
+        failed = first_failure(range(MOST_SEEDS_FOR_A_FAULT), theme)
+        assert failed is not None
+        print(f"seed {failed}: {Scenario(Decisions(failed), theme).run()}")
+    assert Scenario(Decisions(failed), theme).run() is None
+
+
+def test_a_failing_seed_is_shrunk_to_decisions_that_fail_as_well() -> None:
+    fault = next(iter(MUTATIONS))
+    with mutated(fault):
+        seed = first_failure(SEEDS)
+        assert seed is not None
+        scenario = Scenario(Decisions(seed))
+        scenario.run()
+        kept = scenario.world.decisions.kept
+        choices = shrunk(kept, lambda each: failure_of(each) is not None, most_runs=40)
+        assert failure_of(choices) is not None
+        assert len(choices) < len(kept)
+    assert failure_of(choices) is None
+
+
+def test_shrinking_leaves_out_whatever_is_not_needed() -> None:
+    small = shrunk(dict.fromkeys(range(100), 1), lambda each: {17, 63} <= each.keys())
+    assert set(small) == {17, 63}
+
+
+@pytest.mark.parametrize("theme", Theme)
+def test_a_seed_and_what_it_decided_give_the_same_run(theme: Theme) -> None:
+    first = Scenario(Decisions(7), theme)
+    first.run()
+    kept = first.world.decisions.kept
+    assert kept
+    for again in (Decisions(7), Decisions(kept=kept)):
+        second = Scenario(again, theme)
+        second.run()
+        assert second.world.scheduler.log == first.world.scheduler.log
+
+
+def test_runs_meet_what_they_are_meant_to_meet() -> None:
+    wanted = {
+        "CRASH", "ERROR", "LOST_REPLY", "STALE", "CLOCK", "SINK_FAILS", "SINK_FAILS_LATE",
+        ": stop", ".snapshot", "versions/", "claims/2", ".plan", "Initializing",
+    }  # fmt: skip
+    seen: Counter[str] = Counter()
+    for seed in range(40):
+        scenario = Scenario(Decisions(seed))
+        scenario.run()
+        log = "\n".join(scenario.world.scheduler.log)
+        seen.update(what for what in wanted if what in log)
+        seen.update(scenario.world.journal.counts)
+    assert wanted | {"batches", "ticks", "deliveries", "given up", "put back"} <= set(seen), seen
+
+
+# -- faults that it found, told step by step -----------------------------------------------------
+
+
+class Story(Scenario):
+    """A run in which everything happens as it is told, and nothing else goes wrong."""
+
+    def __init__(self, tell: Callable[[Story], None]) -> None:
+        super().__init__(Decisions(), Theme.STORM)
+        self._tell = tell
+
+    def _direct(self) -> None:
+        self.configure()
+        self._tell(self)
+
+    def is_there(self, path: str) -> bool:
+        return self.world.blobs.size(path) is not None
+
+
+def test_a_stream_starts_after_a_version_behind_a_tick_was_given_up() -> None:
+    def tell(story: Story) -> None:
+        story.world.source += [[(0, 1, 100)], [(1, 1, 300)]]
+        story.end(story.start(AVAILABLE_NOW), "drain")
+        tick = story.world.journal.head
+        assert tick is not None
+        assert (tick.number, sum(tick.out.values())) == (3, 1)
+        story.world.source.append([(1, 1, 310)])
+        story.end(story.start(ONCE), "drain")
+        head = story.world.journal.head
+        assert head is not None
+        assert head.parent is tick
+        story.give_up(head)
+        story.last_run()
+
+    assert Story(tell).run() is None
+
+
+def test_the_newcomer_continues_where_the_older_driver_makes_the_first_version() -> None:
+    outcomes = []
+
+    def tell(story: Story) -> None:
+        holds = story.world.scheduler.holds
+        holds["app-1", "create versions/0"] = lambda: story.is_there("claims/2")
+        holds["app-2", "create versions/0"] = lambda: story.is_there("versions/0")
+        story.world.source.append([(0, 1, 100)])
+        drivers = [story.start(AVAILABLE_NOW) for _ in range(2)]
+        for driver in drivers:
+            driver.is_alone = False
+        for driver in drivers:
+            story.end(driver, "drain")
+            outcomes.append(driver.error)
+        story.last_run()
+
+    assert Story(tell).run() is None
+    older, newcomer = outcomes
+    assert isinstance(older, Conflict)
+    assert newcomer is None
+
+
+def test_a_driver_does_not_take_state_that_is_being_made_for_state_that_is_gone() -> None:
+    outcomes = []
+
+    def tell(story: Story) -> None:
+        note = f"{CHECKPOINT}/holdfast-state"
+        holds = story.world.scheduler.holds
+        holds["app-1", f"read {note}"] = lambda: note in story.world.files.texts
+        story.world.source.append([(0, 1, 100)])
+        drivers = [story.start(AVAILABLE_NOW) for _ in range(2)]
+        for driver in drivers:
+            driver.is_alone = False
+        for driver in drivers:
+            story.end(driver, "drain")
+            outcomes.append(driver.error)
+        story.last_run()
+
+    assert Story(tell).run() is None
+    assert all(error is None or isinstance(error, Conflict) for error in outcomes)

@@ -162,7 +162,8 @@ class Bench:
         ratio = found[OURS].median / found[HDFS].median
         self._report.add("as long as native, small batches", ratio, "times", at_most=1.15)
         root = found[OURS].folder / "checkpoint" / "holdfast"
-        written = [p for p in root.rglob("*") if p.is_file() and p.parent.name != "delivered"]
+        written = [p for p in root.rglob("*") if p.is_file()]
+        written = [p for p in written if p.parent.name not in ("claims", "delivered")]
         merged = [path for path in written if path.suffix in (".merge", ".snapshot")]
         copies = [path for path in written if path.suffix == ".copy"]
         per_batch = (len(written) - len(merged) - len(copies) - 1) / len(files)

@@ -25,8 +25,8 @@ CONDITIONS: dict[str, tuple[str, str]] = {
         "Try again; if it lasts, check the root with `holdfast doctor ROOT`.",
     ),
     "STATE_STORE_CONFLICT": (
-        "Another writer has committed this version.",
-        "Stop this writer. Exactly one may go on; reopen to continue from the newest version.",
+        "Another writer has committed this version, or another driver has taken over the stream.",
+        "Stop this writer: the other one continues. Reopen to continue from the newest version.",
     ),
     "STATE_STORE_CORRUPTION": (
         "A file is missing, cut short or altered, and no intact copy of its data is left.",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +90,15 @@ PLACES: dict[str, tuple[str, Callable[[Driver, Sleep], None]]] = {
 }
 
 
-@pytest.mark.parametrize("ahead", [1, KEEP + 1])
-@pytest.mark.parametrize("place", PLACES)
-def test_of_two_drivers_the_one_that_slept_stops_with_a_conflict(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, ahead: int
-) -> None:
-    sink, put_to_sleep = PLACES[place]
-    world, sleep = World(spark, tmp_path, sink, monkeypatch), Sleep()
-    first = world.driver()
+@contextmanager
+def first_asleep(
+    world: World, put_to_sleep: Callable[[Driver, Sleep], None]
+) -> Iterator[list[BaseException]]:
+    """A driver that falls asleep in its second batch, and wakes up at the end of the block.
+
+    Gives what it fails with, which is there after the block.
+    """
+    first, sleep = world.driver(), Sleep()
     first.open()
     first.run(0)
     put_to_sleep(first, sleep)
@@ -106,14 +108,25 @@ def test_of_two_drivers_the_one_that_slept_stops_with_a_conflict(
     thread.start()
     try:
         sleep.wait()
+        yield failures
+    finally:
+        sleep.wake()
+        thread.join()
+
+
+@pytest.mark.parametrize("ahead", [1, KEEP + 1])
+@pytest.mark.parametrize("place", PLACES)
+def test_of_two_drivers_the_one_that_slept_stops_with_a_conflict(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, ahead: int
+) -> None:
+    sink, put_to_sleep = PLACES[place]
+    world = World(spark, tmp_path, sink, monkeypatch)
+    with first_asleep(world, put_to_sleep) as failures:
         second = world.driver()
         second.open()
         for number in range(1, 2 + ahead):
             second.run(number)
         second.loop.clean()
-    finally:
-        sleep.wake()
-        thread.join()
     assert [type(error) for error in failures] == [Conflict]
     second.run(2 + ahead)
     second.loop.clean()
@@ -137,22 +150,10 @@ def test_what_an_overtaken_driver_still_commits_is_adopted_by_the_newcomer(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     sink, put_to_sleep = PLACES[place]
-    world, sleep = World(spark, tmp_path, sink, monkeypatch), Sleep()
-    first = world.driver()
-    first.open()
-    first.run(0)
-    put_to_sleep(first, sleep)
-    sleep.is_armed = True
-    failures: list[BaseException] = []
-    thread = threading.Thread(target=_go_on, args=(first, 1, failures))
-    thread.start()
-    try:
-        sleep.wait()
+    world = World(spark, tmp_path, sink, monkeypatch)
+    with first_asleep(world, put_to_sleep) as failures:
         second = world.driver()
         second.open()
-    finally:
-        sleep.wake()
-        thread.join()
     assert [type(error) for error in failures] == [Conflict]
     assert f"process {os.getpid()} on" in str(failures[0])
     for number in range(1, 4):

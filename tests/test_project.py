@@ -212,7 +212,7 @@ def _private_uses(path: Path) -> list[str]:
     for node in nodes:
         if isinstance(node, ast.Attribute):
             is_private = re.match(r"_(?!_)", node.attr) and node.attr not in own
-            if is_private or node.attr in ("toArrowBatchRdd", "janino"):
+            if is_private or node.attr == "toArrowBatchRdd":
                 found.append(ast.unparse(node))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyspark."):
             hidden = [alias.name for alias in node.names if alias.name.startswith("_")]
@@ -233,7 +233,7 @@ def test_private_parts_of_pyspark_are_touched_in_one_place() -> None:
     }
     assert elsewhere == {}
     inside = " ".join(use for found in uses.values() for use in found)
-    for name in ("_jdf", "_jvm", "_jsparkSession", "_jrdd", "toArrowBatchRdd", "janino"):
+    for name in ("_jdf", "_jvm", "_jsparkSession", "_jrdd", "toArrowBatchRdd"):
         assert name in inside
 
 

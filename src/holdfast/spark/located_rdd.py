@@ -28,6 +28,7 @@ T = TypeVar("T")
 _Places = Callable[[Sequence[str | None]], list[str | None]]
 _EXECUTORS_EVERY_S = 1.0
 _BUSY_S = 60.0
+_LOOPBACK = "127.0.0.1"
 _ONLY_EXECUTOR = Executor("localhost", "driver")
 
 
@@ -58,9 +59,10 @@ class Locality:
             return cls(session)
         context = session.sparkContext
         is_local = is_one_host(session)
-        spark = context.getConf()
-        host = "127.0.0.1" if is_local else str(spark.get("spark.driver.host", "127.0.0.1"))
-        bind_address = None if is_local else spark.get("spark.driver.bindAddress", None)
+        host, bind_address = _LOOPBACK, None
+        if not is_local:
+            host = jvm.application_setting(session, "spark.driver.host") or _LOOPBACK
+            bind_address = jvm.application_setting(session, "spark.driver.bindAddress")
         java = None if is_local else prepared(session)
         if java is None and not is_local:
             return cls(session)  # tasks could not say which executor they are in

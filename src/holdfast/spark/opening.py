@@ -51,7 +51,7 @@ def partitions_of(session: SparkSession, found: Manifest | None, root: str) -> i
 
     Spark's own default, where nobody set a number, is meant for shuffles of far larger batches.
     """
-    wanted = session.conf.getAll.get("spark.sql.shuffle.partitions")
+    wanted = session.conf.get("spark.sql.shuffle.partitions", None)
     if found is None:
         return 2 * session.sparkContext.defaultParallelism if wanted is None else int(wanted)
     kept = max(len(some_store(found, number).partitions) for number in found.operators)

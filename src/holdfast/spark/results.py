@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from holdfast.spark.private import hadoop
+from holdfast.spark.private import hadoop, jvm
 
 MOST_INLINE_BYTES = 64 << 20
 """Of small deltas, and of rows put out, in the results of a version's tasks."""
@@ -24,5 +24,5 @@ def inline_bytes(max_result_bytes: int) -> int:
 
 def inline_bytes_of(session: SparkSession) -> int:
     """The same by the settings of a session's application."""
-    limit = session.sparkContext.getConf().get(_SETTING, _DEFAULT)
-    return inline_bytes(hadoop.bytes_of(session, str(limit)))
+    limit = jvm.application_setting(session, _SETTING) or _DEFAULT
+    return inline_bytes(hadoop.bytes_of(session, limit))

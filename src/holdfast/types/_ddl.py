@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.types._datatypes import (
@@ -80,8 +81,12 @@ def parse_ddl(text: str) -> StructType:
     return StructType(fields)
 
 
+@lru_cache(maxsize=1024)
 def parse_type(text: str) -> DataType:
-    """The one type `text` names, such as "decimal(10,2)" or "interval day to second"."""
+    """The one type `text` names, such as "decimal(10,2)" or "interval day to second".
+
+    Each type is parsed once: every manifest that is read names the same few.
+    """
     parser = _Parser(text)
     found = parser.data_type()
     parser.expect_end()

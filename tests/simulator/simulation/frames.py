@@ -170,9 +170,6 @@ class Context:
     def __init__(self, name: str) -> None:
         self.applicationId = name
 
-    def getConf(self) -> Settings:
-        return Settings({})
-
 
 class Session:
     """As much of a SparkSession as is asked for."""

@@ -186,6 +186,7 @@ def inhabited(world: World) -> Iterator[None]:
         )),
         (hadoop, "local_path", SimulatedFiles.path),
         (hadoop, "bytes_of", lambda *_: 1 << 30),
+        (jvm, "application_setting", lambda *_: None),
         (jvm, "own_session", lambda session, _: session),
         (jvm, "empty_frame", lambda session, schema: Frame.of(session, schema.names, [[]])),
         (jvm, "find_gap", lambda *_: None),

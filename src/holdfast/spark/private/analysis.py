@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -20,12 +21,12 @@ from pyspark.sql.types import (
 )
 
 from holdfast.errors import InvalidArgument
+from holdfast.spark.private.classes import java_class
 from holdfast.spark.private.jvm import (
     CATALYST,
     class_of,
     column_of,
     frame_of,
-    gateway,
     scala_list,
     scala_seq,
     walk,
@@ -179,7 +180,7 @@ def time_window(frame: DataFrame) -> TimeWindow | None:
     arguments = scala_list(found.children())
     if not all(class_of(argument) == "Literal" for argument in arguments[1:]):
         return None
-    window = getattr(gateway(session), f"{CATALYST}.expressions.TimeWindow")(*arguments)
+    window = java_class(session, f"{CATALYST}.expressions.TimeWindow")(*arguments)
     shape = Sliding(
         int(window.windowDuration()), int(window.slideDuration()), int(window.startTime())
     )
@@ -238,9 +239,10 @@ def _mode(function: Any) -> str:
     kind = class_of(function)
     if kind not in ("Sum", "Average"):
         return ""
-    # Newer Sparks tell that of a sum together with other things.
-    told = {method.getName() for method in function.getClass().getMethods()}
-    at = function.evalContext() if "evalContext" in told else function
+    try:  # newer Sparks tell that of a sum together with other things
+        at = function.evalContext()
+    except Py4JError:
+        at = function
     return str(at.evalMode().toString())
 
 
@@ -275,7 +277,7 @@ def _rebuilt(session: SparkSession, node: Any, replaced: Callable[[Any], Any]) -
 
 def _attribute(session: SparkSession, name: str) -> Any:
     parts = scala_seq(session, [name])
-    return getattr(gateway(session), f"{CATALYST}.analysis.UnresolvedAttribute")(parts)
+    return java_class(session, f"{CATALYST}.analysis.UnresolvedAttribute")(parts)
 
 
 def _unaliased(output: Any) -> Any:

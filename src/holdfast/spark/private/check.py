@@ -8,7 +8,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark.private.jvm import CATALYST, gateway
+from holdfast.spark.private.classes import java_class
+from holdfast.spark.private.jvm import CATALYST
 
 _SQL = "org.apache.spark.sql"
 _OF_SESSIONS = ("_jsparkSession",)
@@ -64,14 +65,15 @@ def _missing(session: SparkSession) -> Iterator[str]:
     """What a Spark lacks."""
     for owner, names in ((session, _OF_SESSIONS), (session.sparkContext, _OF_CONTEXTS)):
         yield from (f"{type(owner).__name__}.{n}" for n in names if not hasattr(owner, n))
-    jvm = gateway(session)
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    thread = java_class(session, "java.lang.Thread").currentThread()
+    loader = thread.getContextClassLoader()
+    in_words = java_class(session, "scala.runtime.ScalaRunTime").stringOf
     for name, methods in _REQUIRED.items():
         try:
             found = loader.loadClass(name)
         except Exception:
             yield name
             continue
-        in_words = jvm.scala.runtime.ScalaRunTime.stringOf  # of the whole array in one call
+        # In one call for the whole array.
         listed = str(in_words(found.getMethods())) if methods else ""
         yield from (f"{name}.{method}" for method in methods if f".{method}(" not in listed)

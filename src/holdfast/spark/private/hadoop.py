@@ -14,14 +14,15 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from holdfast.errors import IllegalState, Unavailable
+from holdfast.spark.private.classes import java_class
 
+_PATH = "org.apache.hadoop.fs.Path"
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 
 
 def _path(session: SparkSession, location: str) -> tuple[Any, Any]:
     """The file system of a location, and the location with its scheme."""
-    jvm: Any = session.sparkContext._jvm
-    path = jvm.org.apache.hadoop.fs.Path(location)
+    path = java_class(session, _PATH)(location)
     system = path.getFileSystem(_configuration(session))
     return system, system.makeQualified(path)
 
@@ -45,10 +46,10 @@ def read_text(session: SparkSession, location: str) -> str | None:
     system, path = _path(session, location)
     if not system.exists(path):
         return None
-    jvm: Any = session.sparkContext._jvm
+    utils = java_class(session, "org.apache.commons.io.IOUtils")
     stream = system.open(path)
     try:
-        return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        return str(utils.toString(stream, "UTF-8"))
     finally:
         stream.close()
 
@@ -67,8 +68,7 @@ def qualified(session: SparkSession, location: str) -> str:
 
 def location_of(session: SparkSession, uri: Any) -> str:
     """The location that a java.net.URI means, which has escapes where Hadoop's paths have none."""
-    jvm: Any = session.sparkContext._jvm
-    return str(jvm.org.apache.hadoop.fs.Path(uri).toString())
+    return str(java_class(session, _PATH)(uri).toString())
 
 
 def path(session: SparkSession, location: str) -> Any:
@@ -180,13 +180,12 @@ def _link(source: Path, target: Path) -> bool | None:
 
 
 def _rename(session: SparkSession, system: Any, source: Any, target: Any) -> bool:
-    context: Any = session.sparkContext
-    hadoop = context._jvm.org.apache.hadoop.fs
-    options = context._gateway.new_array(
-        getattr(context._jvm, "org.apache.hadoop.fs.Options$Rename"), 0
-    )
+    option = java_class(session, "org.apache.hadoop.fs.Options$Rename")
+    gateway: Any = session.sparkContext._gateway
+    options = gateway.new_array(option, 0)
+    context = java_class(session, "org.apache.hadoop.fs.FileContext")
     try:
-        files = hadoop.FileContext.getFileContext(target.toUri(), _configuration(session))
+        files = context.getFileContext(target.toUri(), _configuration(session))
     except Py4JJavaError as error:
         if _java_name(error) != "UnsupportedFileSystemException":
             raise
@@ -206,5 +205,5 @@ def _java_name(error: Py4JJavaError) -> str:
 
 def bytes_of(session: SparkSession, text: str) -> int:
     """A size as Spark's settings have it, such as 16m, in bytes."""
-    java: Any = session.sparkContext._jvm
-    return int(java.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(text))
+    utils = java_class(session, "org.apache.spark.network.util.JavaUtils")
+    return int(utils.byteStringAsBytes(text))

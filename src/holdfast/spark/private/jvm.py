@@ -21,6 +21,7 @@ from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from holdfast.errors import InvalidArgument
+from holdfast.spark.private.classes import java_class, java_object
 
 _ROWS_PER_ARROW_BATCH = 1_000_000
 # Older Sparks have another word for it.
@@ -30,11 +31,6 @@ _IN_UTC: dict[str, Any] = (
     else {"timestamp_utc": True}
 )
 CATALYST = "org.apache.spark.sql.catalyst"
-
-
-def gateway(session: SparkSession) -> Any:
-    """The JVM a session runs in."""
-    return session.sparkContext._jvm
 
 
 def own_session(session: SparkSession, partitions: int) -> SparkSession:
@@ -74,7 +70,7 @@ def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
 
 def frame_of(session: SparkSession, plan: Any) -> DataFrame:
     """The frame of a plan of Catalyst's."""
-    dataset = gateway(session).org.apache.spark.sql.classic.Dataset
+    dataset = java_class(session, "org.apache.spark.sql.classic.Dataset")
     return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)
 
 
@@ -145,16 +141,15 @@ def identified(frame: DataFrame, like: DataFrame) -> DataFrame:
 
 def _renamed(session: SparkSession, plan: Any, given: list[Any], wanted: list[Any]) -> Any:
     """A plan's columns under the identity of others."""
-    jvm, nothing = gateway(session), scala_seq(session, [])
-    alias = jvm.org.apache.spark.sql.catalyst.expressions.Alias
-    none = getattr(jvm, "scala.None$").__getattr__("MODULE$")
+    nothing, none = scala_seq(session, []), java_object(session, "scala.None")
+    alias = java_class(session, f"{CATALYST}.expressions.Alias")
     columns = [
         column.withQualifier(asked.qualifier())
         if column.exprId().equals(asked.exprId())
         else alias(column, asked.name(), asked.exprId(), asked.qualifier(), none, nothing)
         for column, asked in zip(given, wanted, strict=True)
     ]
-    project = jvm.org.apache.spark.sql.catalyst.plans.logical.Project
+    project = java_class(session, f"{CATALYST}.plans.logical.Project")
     return project(scala_seq(session, columns), plan)
 
 
@@ -223,7 +218,8 @@ def has_watermark(frame: DataFrame) -> bool:
 
 def column_of(session: SparkSession, expression: Any) -> Column:
     """The column of an expression of Catalyst's."""
-    return Column(gateway(session).org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+    utils = java_class(session, "org.apache.spark.sql.classic.ExpressionUtils")
+    return Column(utils.column(expression))
 
 
 def class_of(node: Any) -> str:
@@ -238,13 +234,12 @@ def walk(node: Any) -> Iterator[Any]:
         yield from walk(child)
 
 
-def check_supported(frame: DataFrame, output_mode: str) -> None:
+def check_supported(frame: DataFrame, mode: str) -> None:
     """Spark's own check of operators against an output mode, with Spark's own errors."""
     session = frame.sparkSession
-    catalyst = gateway(session).org.apache.spark.sql.catalyst
-    modes = catalyst.streaming.InternalOutputModes
+    checker = java_class(session, f"{CATALYST}.analysis.UnsupportedOperationChecker")
     plan = frame._jdf.queryExecution().analyzed()
-    catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, modes.apply(output_mode))
+    checker.checkForStreaming(plan, output_mode(session, mode))
 
 
 _STATEFUL = frozenset({
@@ -271,8 +266,8 @@ def parsed_schema(session: SparkSession, schema: StructType | str) -> StructType
     """A schema as a StructType; DDL text is read by Spark."""
     if isinstance(schema, StructType):
         return schema
-    java = gateway(session).org.apache.spark.sql.types.StructType.fromDDL(schema)
-    parsed = _parse_datatype_json_string(java.json())
+    java = java_class(session, "org.apache.spark.sql.types.StructType")
+    parsed = _parse_datatype_json_string(java.fromDDL(schema).json())
     assert isinstance(parsed, StructType)
     return parsed
 
@@ -330,13 +325,13 @@ def _never_called(*arguments: Any) -> Any:
 
 def spark_error(session: SparkSession, name: str, *arguments: Any) -> Exception:
     """One of Spark's own errors of analysis, with its condition, to be raised here."""
-    errors = gateway(session).org.apache.spark.sql.errors.QueryCompilationErrors
+    errors = java_class(session, "org.apache.spark.sql.errors.QueryCompilationErrors")
     return convert_exception(getattr(errors, name)(*arguments))
 
 
 def output_mode(session: SparkSession, mode: str) -> Any:
     """Spark's object of an output mode."""
-    return gateway(session).org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(mode)
+    return java_class(session, f"{CATALYST}.streaming.InternalOutputModes").apply(mode)
 
 
 def columns_called(frame: DataFrame, names: Iterable[str]) -> list[str]:
@@ -348,6 +343,14 @@ def columns_called(frame: DataFrame, names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def application_setting(session: SparkSession, name: str) -> str | None:
+    """A setting of the application, None where nobody made it.
+
+    `SparkContext.getConf` would copy all settings for it, in several calls of the JVM for each.
+    """
+    return session.sparkContext._conf.get(name)
+
+
 def is_case_sensitive(session: SparkSession) -> bool:
     """Whether names of columns that differ in case only are different names."""
     return str(session.conf.get("spark.sql.caseSensitive")).lower() == "true"
@@ -355,16 +358,15 @@ def is_case_sensitive(session: SparkSession) -> bool:
 
 def check_partition_columns(session: SparkSession, schema: StructType, names: list[str]) -> None:
     """Spark's check that files can be laid out by these columns."""
-    java = gateway(session)
     java_schema = _java_schema(session, schema)
     sensitive = is_case_sensitive(session)
-    utils = java.org.apache.spark.sql.execution.datasources.PartitioningUtils
-    utils.validatePartitionColumn(java_schema, java.PythonUtils.toSeq(names), sensitive)
+    utils = java_class(session, "org.apache.spark.sql.execution.datasources.PartitioningUtils")
+    utils.validatePartitionColumn(java_schema, scala_seq(session, names), sensitive)
 
 
 def check_data_source(session: SparkSession, name: str) -> None:
     """Spark's own error when it has no data source of that name."""
-    source = gateway(session).org.apache.spark.sql.execution.datasources.DataSource
+    source = java_class(session, "org.apache.spark.sql.execution.datasources.DataSource")
     source.lookupDataSource(name, session._jsparkSession.sessionState().conf())
 
 
@@ -390,7 +392,7 @@ def scala_map(mapping: Any) -> dict[str, str]:
 
 def scala_seq(session: SparkSession, items: list[Any]) -> Any:
     """A list as a Scala Seq."""
-    return gateway(session).PythonUtils.toSeq(items)
+    return java_class(session, "org.apache.spark.api.python.PythonUtils").toSeq(items)
 
 
 def idle_interval_ms(query: StreamingQuery) -> int:

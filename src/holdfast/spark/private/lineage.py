@@ -14,7 +14,8 @@ from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from holdfast.spark.private.jvm import CATALYST, class_of, gateway, scala_list, scala_seq, walk
+from holdfast.spark.private.classes import java_class, java_object
+from holdfast.spark.private.jvm import CATALYST, class_of, scala_list, scala_seq, walk
 
 WORDING = 1
 """Which words this module describes columns in: another number whenever the same column is
@@ -194,7 +195,7 @@ class _Trace:
             return unqualified.withName(f"holdfast_{_id(node)}_")
         if kind == "Literal" and str(node.dataType().typeName()) in _TIMES:
             # Often the day or the moment of the run.
-            literal = getattr(gateway(self._session), f"{CATALYST}.expressions.Literal")
+            literal = java_class(self._session, f"{CATALYST}.expressions.Literal")
             return literal.default(node.dataType())
         if is_instance_of(self._session.sparkContext._gateway, node, _BY_PARAMETERS):
             return self._stand_in(node, texts)
@@ -215,12 +216,12 @@ class _Trace:
             # the children alone.
             parts = scala_list(node.children())
         words = ", ".join(_words(self._stable(part, texts), texts) for part in parts)
-        java, nothing = gateway(self._session), scala_seq(self._session, [])
-        named = getattr(java, f"{CATALYST}.expressions.NamedExpression$").__getattr__("MODULE$")
+        nothing = scala_seq(self._session, [])
+        named = java_object(self._session, f"{CATALYST}.expressions.NamedExpression")
         number = named.newExprId()
         texts[int(number.id())] = f"{node.prettyName()}({words})"
-        attribute = getattr(java, f"{CATALYST}.expressions.AttributeReference")
-        metadata = java.org.apache.spark.sql.types.Metadata.empty()
+        attribute = java_class(self._session, f"{CATALYST}.expressions.AttributeReference")
+        metadata = java_class(self._session, "org.apache.spark.sql.types.Metadata").empty()
         name = f"holdfast_{int(number.id())}_"
         return attribute(name, node.dataType(), True, metadata, number, nothing)
 

@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.coordinator.instances import task_location
+from holdfast.spark.private.classes import java_class
 from holdfast.spark.private.jvm import scala_list
 
 log = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ class LocatedJava:
         """A Java RDD whose partitions prefer these locations, one or none each."""
         gateway = self.session.sparkContext._gateway
         assert gateway is not None
-        arguments = gateway.new_array(gateway.jvm.java.lang.Object, 2)
+        arguments = gateway.new_array(java_class(self.session, "java.lang.Object"), 2)
         arguments[0], arguments[1] = java_rdd, "\n".join(place or "" for place in locations)
         return self.constructor.newInstance(arguments)
 
@@ -152,15 +153,13 @@ def _made(session: SparkSession) -> LocatedJava | None:
 
 def _constructor(session: SparkSession) -> Any:
     context = session.sparkContext
-    jvm = context._jvm
-    assert jvm is not None
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler = java_class(session, "org.codehaus.janino.SimpleCompiler")()
     compiler.cook(_SOURCE)
     jar = Path(context._temp_dir, "holdfast-located.jar")  # Spark removes the folder in the end
     with zipfile.ZipFile(jar, "w") as file:
         for name, code in compiler.getBytecodes().items():
             file.writestr(name.replace(".", "/") + ".class", bytes(code))
     context._jsc.addJar(str(jar))
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    loader.addURL(jvm.java.io.File(str(jar)).toURI().toURL())
-    return jvm.java.lang.Class.forName(_CLASS, True, loader).getConstructors()[0]
+    loader = java_class(session, "java.lang.Thread").currentThread().getContextClassLoader()
+    loader.addURL(java_class(session, "java.io.File")(str(jar)).toURI().toURL())
+    return java_class(session, "java.lang.Class").forName(_CLASS, True, loader).getConstructors()[0]

@@ -7,6 +7,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from holdfast.spark.private import jvm
+from holdfast.spark.private.classes import java_class
+
+_SOURCES = "org.apache.spark.sql.execution.streaming.sources"
 
 
 class MemoryTable:
@@ -14,10 +17,9 @@ class MemoryTable:
 
     def __init__(self, name: str, native: DataFrame) -> None:
         session = native.sparkSession
-        sources = jvm.gateway(session).org.apache.spark.sql.execution.streaming.sources
-        self._sink: Any = sources.MemorySink()
+        self._sink: Any = java_class(session, f"{_SOURCES}.MemorySink")()
         columns = jvm.empty_frame(session, native.schema)._jdf.queryExecution().analyzed().output()
-        plan = sources.MemoryPlan(self._sink, columns)
+        plan = java_class(session, f"{_SOURCES}.MemoryPlan")(self._sink, columns)
         jvm.frame_of(session, plan).createOrReplaceTempView(name)
 
     def add(self, number: int, frame: DataFrame, *, instead: bool) -> None:

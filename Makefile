@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
 STAMP  := $(VENV)/.installed
+CLASSES := $(VENV)/spark-classes.jsa
 # The newest Python >= 3.11 on the PATH; override with `make PYTHON=/path/to/python3.12`.
 PYTHON ?= $(shell sh dev/find_python)
 PYTEST := $(PY) -m pytest
@@ -17,7 +18,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
-.PHONY: help install java demo test test-services test-spark soak recordings lint format \
+.PHONY: help install java demo servers test test-services test-spark soak recordings lint format \
         bench bench-store bench-stream bench-custom bench-locality \
         bench-databases docs docs-generated dist constraints clean
 
@@ -38,11 +39,19 @@ java:
 demo: install ## Show store and streams at work: commit, crash, recover, read an old version
 	$(PY) examples/demo.py
 
-test: install ## Run the tests that need no server
+# Spark's classes, read once for all JVMs of the tests. Without it they take longer, and no more.
+$(CLASSES): $(STAMP) dev/archive_classes.py | java
+	@$(PY) dev/archive_classes.py $@ > $(VENV)/spark-classes.log 2>&1 \
+	  || echo "Tests will take longer: no archive of Spark's classes, see $(VENV)/spark-classes.log"
+
+servers: install ## Download and build the servers of the tests, as far as they are not in the cache
+	$(PY) dev/fetch_servers.py
+
+test: install $(CLASSES) ## Run the tests that need no server
 	$(PYTEST) -m "not services and not soak" $(PARALLEL) $(STUCK) $(ARGS)
 
 # They wait for servers most of the time; each of the two has its own.
-test-services: install ## Run the tests against real servers
+test-services: install $(CLASSES) servers ## Run the tests against real servers
 	$(PYTEST) -m services --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-spark: java ## Run use cases and ten differential cases on another PySpark: VERSION=4.0.0
@@ -52,7 +61,7 @@ test-spark: java ## Run use cases and ten differential cases on another PySpark:
 recordings: install ## Record what Spark's own streaming gives, for the tests that replay it
 	$(PY) tests/spark/record_native.py $(ARGS)
 
-soak: install ## Run the long tests (minutes to hours)
+soak: install $(CLASSES) ## Run the long tests (minutes to hours)
 	$(PYTEST) -m soak --timeout=0 $(PARALLEL) $(ARGS)
 
 lint: $(STAMP) ## Check style, types and import layers

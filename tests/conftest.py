@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,12 @@ pytest_plugins = ["soak_report"]
 # A busy machine is no failure; pytest's own timeout catches what hangs.
 settings.register_profile("holdfast", deadline=None)
 settings.load_profile("holdfast")
+_CLASSES = Path(sys.prefix, "spark-classes.jsa")
+"""What dev/archive_classes.py has written; a JVM that cannot use it ignores it."""
+_ARCHIVE = (f"-XX:SharedArchiveFile={_CLASSES}", "-Xlog:cds=off")
+_HAS_ARCHIVE = _CLASSES.exists() and " " not in str(_CLASSES)
 # For every driver of the tests, also those in processes of their own, and their executors.
-_OPTIONS = " ".join(QUICK_START)
+_OPTIONS = " ".join((*QUICK_START, *(_ARCHIVE if _HAS_ARCHIVE else ())))
 os.environ.setdefault(
     "PYSPARK_SUBMIT_ARGS",
     f"--driver-java-options '{_OPTIONS}' "

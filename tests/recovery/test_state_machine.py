@@ -526,7 +526,7 @@ def run_lives(seconds: int, steps: int) -> None:
 
 
 def test_any_life_of_a_store_equals_its_oracle() -> None:
-    run_lives(budget("HOLDFAST_SECONDS", 60), steps=20)
+    run_lives(budget("HOLDFAST_SECONDS", 20), steps=20)
 
 
 @pytest.mark.soak

@@ -16,10 +16,12 @@ from holdfast.errors import HoldfastError
 from holdfast.testing.faults import Call, Fault, random_faults
 
 pytestmark = pytest.mark.spark
-BATCHES = 8
 FAULTS = (Fault.ERROR, Fault.DELAY, Fault.LOST_REPLY, Fault.STALE, Fault.FULL)
 
 
+@pytest.mark.parametrize(
+    "batches", [pytest.param(4, id="4"), pytest.param(20, id="20", marks=pytest.mark.soak)]
+)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.lower())
 def test_a_stream_recovers_from_a_storage_that_fails(
     spark: SparkSession,
@@ -27,6 +29,7 @@ def test_a_stream_recovers_from_a_storage_that_fails(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
     fault: Fault,
+    batches: int,
 ) -> None:
     seed = int(os.environ.get("HOLDFAST_SEED") or random.randrange(2**32))
     print(f"HOLDFAST_SEED={seed}")
@@ -52,7 +55,7 @@ def test_a_stream_recovers_from_a_storage_that_fails(
         return driver
 
     driver: Driver | None = None
-    while driver is None or driver.next_batch < BATCHES:
+    while driver is None or driver.next_batch < batches or not hits:
         try:
             driver = driver or started()
             driver.run(driver.next_batch)
@@ -62,7 +65,6 @@ def test_a_stream_recovers_from_a_storage_that_fails(
             restarts, driver = restarts + 1, None
         assert restarts < 200
     print(f"{fault.value}: {hits} times, {restarts} restarts")
-    assert hits
     driver.faulty.plan = lambda call: None
     driver.run(driver.next_batch)
     driver.loop.clean()

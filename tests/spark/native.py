@@ -7,13 +7,16 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from holdfast import stateful
+
+if TYPE_CHECKING:
+    from native_recordings import NativeRuns
 
 SCHEMA = "id string, v long, x double, d decimal(12,2), ts timestamp"
 _START_S = 1_700_000_000
@@ -68,21 +71,30 @@ def run(
     native: bool,
 ) -> list[list[tuple[Any, ...]]]:
     """The output of every batch that had one, each as sorted rows."""
-    outputs = collect(spark, folder, checkpoint, pipeline, mode, native=native)
+    return in_order(collect(spark, folder, checkpoint, pipeline, mode, native=native))
+
+
+def in_order(outputs: list[list[Row]]) -> list[list[tuple[Any, ...]]]:
+    """The rows of each batch in an order and a form that two runs can be compared by."""
     return [sorted((tuple(map(normal, row)) for row in rows), key=repr) for rows in outputs]
 
 
 def check_like_spark(
-    spark: SparkSession, folder: Path, name: str, pipeline: Callable[[Any], Any], mode: str
+    native_runs: NativeRuns, folder: Path, name: str, pipeline: Callable[[Any], Any], mode: str
 ) -> None:
     """Hold every batch of a pipeline to what Spark's own streaming gives; `name` is the seed."""
     seed = sum(map(ord, name))
     print(f"seed {seed}")
     write_batches(folder / "in", seed, batches=3 if mode == "append" else 2)
-    native, ours = (
-        run(spark, folder / "in", folder / side, pipeline, mode, native=side == "native")
-        for side in ("native", "ours")
-    )
+    check_input_like_spark(native_runs, folder, pipeline, mode)
+
+
+def check_input_like_spark(
+    native_runs: NativeRuns, folder: Path, pipeline: Callable[[Any], Any], mode: str
+) -> None:
+    """Do the same with the input that is in the folder already."""
+    native = native_runs.run(folder / "in", folder / "native", pipeline, mode)
+    ours = run(native_runs.spark, folder / "in", folder / "ours", pipeline, mode, native=False)
     assert ours == native
     assert native
 
@@ -98,14 +110,23 @@ def collect(
     schema: str = SCHEMA,
 ) -> list[list[Row]]:
     """The output of every batch that had one, from one start of the query to its end."""
-    source = spark.readStream.schema(schema).option("maxFilesPerTrigger", "1").parquet(str(folder))
+    source = source_of(spark, folder, schema)
+    return outputs_of(pipeline(source if native else stateful(source)), checkpoint, mode)
+
+
+def source_of(spark: SparkSession, folder: Path, schema: str = SCHEMA) -> DataFrame:
+    """The files of a folder as a stream, one a batch."""
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", "1").parquet(str(folder))
+
+
+def outputs_of(frame: Any, checkpoint: Path, mode: str) -> list[list[Row]]:
+    """The output of every batch that had one, from one start of a query of either to its end."""
     outputs: dict[int, list[Row]] = {}
 
     def keep(batch: DataFrame, number: int) -> None:
         if rows := batch.collect():
             outputs[number] = rows
 
-    frame = pipeline(source if native else stateful(source))
     query = (
         frame.writeStream.outputMode(mode)
         .foreachBatch(keep)

@@ -1,12 +1,14 @@
-"""Record what Spark's own streaming gives on random cases, for tests that replay them.
+"""Record what Spark's own streaming gives on random cases and in tests, for tests that replay it.
 
 python tests/spark/record_native.py [--custom] [--seed 1] [--count 70] [--first 0]
+python tests/spark/record_native.py --tests
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +18,7 @@ import custom_cases
 import custom_outcomes
 import differential
 import outcomes
+from native_recordings import RECORD, RECORDED_NATIVE
 from pyspark.sql import SparkSession
 from recordings import RECORDED, RECORDED_CUSTOM, CustomRecording, Recording
 
@@ -26,7 +29,15 @@ def main() -> None:
     arguments.add_argument("--count", type=int, default=70)
     arguments.add_argument("--first", type=int, default=0, help="go on with this case")
     arguments.add_argument("--custom", action="store_true", help="cases of custom state")
+    arguments.add_argument("--tests", action="store_true", help="Spark's side of tests, no cases")
     asked = arguments.parse_args()
+    if not asked.tests:
+        _record_cases(asked)
+    if not asked.custom:
+        _record_tests()
+
+
+def _record_cases(asked: argparse.Namespace) -> None:
     spark = _session()
     cases: list[Any]
     if asked.custom:
@@ -54,6 +65,18 @@ def _recorded(spark: SparkSession, case: Any) -> Recording:
             return CustomRecording(case, spark.version, custom)
         outcome = outcomes.run_case(spark, case, Path(folder), native=True)
         return Recording(case, spark.version, outcome)
+
+
+def _record_tests() -> None:
+    """Run the tests with a native side, which record it; a recording that no test has goes."""
+    here = Path(__file__).parent
+    modules = [p for p in sorted(here.glob("test_*.py")) if "native_runs: " in p.read_text()]
+    for path in RECORDED_NATIVE.glob("*.json"):
+        path.unlink()
+    # The tests' own parameter: those that replay a recording.
+    chosen = ["-m", "not services and not soak", "-k", "recorded", *map(str, modules)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", *chosen]
+    raise SystemExit(subprocess.run(command, env={**os.environ, RECORD: "1"}).returncode)
 
 
 def _session() -> SparkSession:

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from native import SCHEMA, check_like_spark, normal, run, write_batches
+from native import (
+    SCHEMA,
+    check_input_like_spark,
+    check_like_spark,
+    normal,
+    run,
+    write_batches,
+)
+from native_recordings import NativeRuns
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -185,14 +193,11 @@ INSIDE: dict[str, tuple[Pipeline, str]] = {
 
 @pytest.mark.parametrize("name", [*ALIKE, *INSIDE])
 def test_names_that_are_alike_and_keys_inside_agg_give_what_spark_gives(
-    spark: SparkSession, tmp_path: Path, name: str
+    native_runs: NativeRuns, tmp_path: Path, name: str
 ) -> None:
     pipeline, mode = {**ALIKE, **INSIDE}[name]
     write_batches(tmp_path / "in", seed=6, batches=2)
-    native = run(spark, tmp_path / "in", tmp_path / "a", pipeline, mode, native=True)
-    ours = run(spark, tmp_path / "in", tmp_path / "b", pipeline, mode, native=False)
-    assert ours == native
-    assert native
+    check_input_like_spark(native_runs, tmp_path, pipeline, mode)
 
 
 def test_names_are_stored_as_they_are_unless_another_column_has_them(spark: SparkSession) -> None:
@@ -230,27 +235,33 @@ def _stored_names(frame: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_batch_gives_what_spark_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_every_batch_gives_what_spark_gives(
+    native_runs: NativeRuns, tmp_path: Path, name: str
+) -> None:
     pipeline, mode = CASES[name]
-    check_like_spark(spark, tmp_path, name, pipeline, mode)
+    check_like_spark(native_runs, tmp_path, name, pipeline, mode)
 
 
-def test_a_restarted_query_continues_as_sparks_does(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_restarted_query_continues_as_sparks_does(
+    spark: SparkSession, native_runs: NativeRuns, tmp_path: Path
+) -> None:
     pipeline, mode = CASES["append by tumbling windows"]
     write_batches(tmp_path / "all", seed=5, batches=3)
     for number in range(3):
         name = f"{number:03d}.parquet"
         (tmp_path / "in").mkdir(exist_ok=True)
         (tmp_path / "in" / name).write_bytes((tmp_path / "all" / name).read_bytes())
-        native = run(spark, tmp_path / "in", tmp_path / "a", pipeline, mode, native=True)
+        native = native_runs.run(tmp_path / "in", tmp_path / "a", pipeline, mode)
         assert run(spark, tmp_path / "in", tmp_path / "b", pipeline, mode, native=False) == native
     assert native
 
 
-def test_files_are_written_once_and_named_by_version(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_are_written_once_and_named_by_version(
+    spark: SparkSession, native_runs: NativeRuns, tmp_path: Path
+) -> None:
     pipeline, _ = CASES["append by tumbling windows"]
     write_batches(tmp_path / "in", seed=8)
-    expected = run(spark, tmp_path / "in", tmp_path / "a", pipeline, "append", native=True)
+    expected = native_runs.run(tmp_path / "in", tmp_path / "a", pipeline, "append")
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
     query = (
         pipeline(stateful(source.parquet(str(tmp_path / "in"))))

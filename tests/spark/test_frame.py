@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from native import SCHEMA, check_like_spark, run, write_batches
+from native import SCHEMA, check_input_like_spark, check_like_spark, write_batches
+from native_recordings import NativeRuns
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from waiting import until
@@ -66,9 +67,11 @@ CASES: dict[str, tuple[Callable[[SparkSession, Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_batch_gives_what_spark_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_every_batch_gives_what_spark_gives(
+    spark: SparkSession, native_runs: NativeRuns, tmp_path: Path, name: str
+) -> None:
     pipeline, mode = CASES[name]
-    check_like_spark(spark, tmp_path, name, lambda f: pipeline(spark, f), mode)
+    check_like_spark(native_runs, tmp_path, name, lambda f: pipeline(spark, f), mode)
 
 
 def _people(spark: SparkSession) -> DataFrame:
@@ -129,7 +132,7 @@ TAKEN: dict[str, tuple[Callable[[Any, DataFrame, DataFrame], Any], str]] = {
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_columns_taken_from_dataframes_are_what_they_are_to_spark(
-    spark: SparkSession, tmp_path: Path, name: str
+    spark: SparkSession, native_runs: NativeRuns, tmp_path: Path, name: str
 ) -> None:
     build, mode = TAKEN[name]
     write_batches(tmp_path / "in", seed=5, batches=2)
@@ -138,12 +141,7 @@ def test_columns_taken_from_dataframes_are_what_they_are_to_spark(
     def pipeline(frame: Any) -> Any:
         return build(frame, frame if isinstance(frame, DataFrame) else frame._native, people)
 
-    native, ours = (
-        run(spark, tmp_path / "in", tmp_path / side, pipeline, mode, native=side == "native")
-        for side in ("native", "ours")
-    )
-    assert ours == native
-    assert native
+    check_input_like_spark(native_runs, tmp_path, pipeline, mode)
 
 
 def test_how_a_column_is_named_does_not_change_what_the_state_was_made_by(
@@ -176,7 +174,7 @@ def test_a_batch_can_be_joined_with_a_table_of_the_stream(
 
 
 def test_columns_are_taken_from_the_wrapper_as_from_a_dataframe(
-    spark: SparkSession, tmp_path: Path
+    native_runs: NativeRuns, tmp_path: Path
 ) -> None:
     def pipeline(frame: Any) -> Any:
         totals = frame[frame.v > -40].groupBy(frame.id, frame["x"] > 0.5).agg(F.sum(frame[1]))
@@ -184,12 +182,7 @@ def test_columns_are_taken_from_the_wrapper_as_from_a_dataframe(
         return renamed[renamed.total > 0][["total", renamed["id"]]]
 
     write_batches(tmp_path / "in", seed=6, batches=2)
-    native, ours = (
-        run(spark, tmp_path / "in", tmp_path / side, pipeline, "update", native=side == "native")
-        for side in ("native", "ours")
-    )
-    assert ours == native
-    assert native
+    check_input_like_spark(native_runs, tmp_path, pipeline, "update")
 
 
 def test_columns_are_grouped_by_place(spark: SparkSession, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from native import SCHEMA, check_like_spark, run, write_batches
+from native_recordings import NativeRuns
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -120,36 +121,38 @@ CASES: dict[str, tuple[Pipeline, str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_batch_gives_what_spark_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_every_batch_gives_what_spark_gives(
+    native_runs: NativeRuns, tmp_path: Path, name: str
+) -> None:
     pipeline, mode = CASES[name]
-    check_like_spark(spark, tmp_path, name, pipeline, mode)
+    check_like_spark(native_runs, tmp_path, name, pipeline, mode)
 
 
 @pytest.mark.parametrize(
     "name", ["sessions in append mode", "first rows within the watermark", "windows of windows"]
 )
 def test_a_restart_after_every_batch_gives_what_spark_gives(
-    spark: SparkSession, tmp_path: Path, name: str
+    spark: SparkSession, native_runs: NativeRuns, tmp_path: Path, name: str
 ) -> None:
     pipeline, mode = CASES[name]
-    seed = random.randrange(10**6)
+    seed = random.randrange(10**6) if native_runs.live else sum(map(ord, name))
     print(f"seed {seed}")
     write_batches(tmp_path / "all", seed, batches=3)
     folder = tmp_path / "in"
     folder.mkdir()
     for path in sorted((tmp_path / "all").glob("*.parquet")):
         (folder / path.name).write_bytes(path.read_bytes())
-        native = run(spark, folder, tmp_path / "a", pipeline, mode, native=True)
+        native = native_runs.run(folder, tmp_path / "a", pipeline, mode)
         assert run(spark, folder, tmp_path / "b", pipeline, mode, native=False) == native
 
 
 def test_sessions_in_update_mode_give_each_session_as_it_stands(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, native_runs: NativeRuns, tmp_path: Path
 ) -> None:
     write_batches(tmp_path / "in", seed=7, spread_s=0)
     pipeline = _sessions("2 minutes", delay="1 hour")
     updates = run(spark, tmp_path / "in", tmp_path / "a", pipeline, "update", native=False)
-    final = run(spark, tmp_path / "in", tmp_path / "b", pipeline, "complete", native=True)[-1]
+    final = native_runs.run(tmp_path / "in", tmp_path / "b", pipeline, "complete")[-1]
     assert updates
     assert {row for batch in updates for row in batch} >= set(updates[-1])
     assert set(updates[-1]) <= set(final)

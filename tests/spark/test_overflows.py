@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from native import collect, write_batch
+from native import collect, outputs_of, source_of, write_batch
+from native_recordings import NativeRuns
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import holdfast
+from holdfast import stateful
 from holdfast.spark import partials
 
 pytestmark = pytest.mark.spark
@@ -29,6 +32,7 @@ _BATCHES: list[list[tuple[str, Any]]] = [
 _KINDS = pa.schema(
     [("id", pa.string()), ("d", pa.decimal128(38, 0)), ("ts", pa.timestamp("us", tz="UTC"))]
 )
+_SCHEMA = "id string, d decimal(38,0), ts timestamp"
 Outputs = list[list[tuple[Any, ...]]]
 
 
@@ -45,17 +49,18 @@ def _totals(frame: Any, *keys: Any) -> Any:
     return frame.groupBy("id", *keys).agg(*totals)
 
 
-def _run(spark: SparkSession, folder: Path, pipeline: Any = _totals) -> dict[str, Outputs]:
+def _run(native_runs: NativeRuns, folder: Path, pipeline: Any = _totals) -> dict[str, Outputs]:
     """What Spark's own query and ours put out, from one start to its end."""
-    schema = "id string, d decimal(38,0), ts timestamp"
+    source = source_of(native_runs.spark, folder / "in", _SCHEMA)
+    sparks, own = pipeline(source), pipeline(stateful(source))
+    found = {
+        "native": native_runs.outputs(sparks, folder / "native", "complete", folder / "in"),
+        "ours": outputs_of(own, folder / "ours", "complete"),
+    }
     return {
-        name: [
-            sorted(map(tuple, rows), key=repr)
-            for rows in collect(spark, folder / "in", folder / name, pipeline, "complete",
-                                native=name == "native", schema=schema)
-        ]
-        for name in ("native", "ours")
-    }  # fmt: skip
+        name: [sorted(map(tuple, rows), key=repr) for rows in outputs]
+        for name, outputs in found.items()
+    }
 
 
 @pytest.fixture
@@ -69,11 +74,11 @@ def without_ansi(spark: SparkSession) -> Iterator[None]:
 @pytest.mark.usefixtures("without_ansi")
 @pytest.mark.parametrize("slides", [False, True], ids=["by key", "by sliding windows"])
 def test_what_overflowed_stays_null_as_sparks_does(
-    spark: SparkSession, tmp_path: Path, slides: bool
+    native_runs: NativeRuns, tmp_path: Path, slides: bool
 ) -> None:
     windows = [F.window("ts", "4 minutes", "2 minutes")] if slides else []
     _write(tmp_path / "in", 0, 3)
-    found = _run(spark, tmp_path, lambda frame: _totals(frame, *windows))
+    found = _run(native_runs, tmp_path, lambda frame: _totals(frame, *windows))
     assert found["ours"] == found["native"]
     sums = [{(row[0], row[-3]) for row in rows} for rows in found["native"]]
     assert ("between", None) not in sums[0]
@@ -82,16 +87,16 @@ def test_what_overflowed_stays_null_as_sparks_does(
 
 @pytest.mark.usefixtures("without_ansi")
 def test_state_that_does_not_know_what_overflowed_goes_on_and_knows_from_then(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    native_runs: NativeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _write(tmp_path / "in", 0, 1)
     with monkeypatch.context() as before:
         # As sums were kept at first: by one column, which is null for nothing and for too much.
         before.setitem(partials._FUNCTIONS, "Sum", partials._one("sum", F.sum))
-        assert len(_run(spark, tmp_path)["ours"]) == 1
+        assert len(_run(native_runs, tmp_path)["ours"]) == 1
     assert "s_seen" not in holdfast.read(tmp_path / "ours").value_schema.names
     _write(tmp_path / "in", 1, 3)
-    found = _run(spark, tmp_path)
+    found = _run(native_runs, tmp_path)
     assert "s_seen" in holdfast.read(tmp_path / "ours").value_schema.names
     lost = [[row for row in rows if row[0] == "within"] for rows in found["ours"]]
     assert [row[0][1] for row in lost] == [1, 2]
@@ -106,14 +111,17 @@ def test_state_that_does_not_know_what_overflowed_goes_on_and_knows_from_then(
 def test_what_overflowed_fails_a_query_that_goes_on_with_ansi(
     spark: SparkSession, tmp_path: Path, without_ansi: None
 ) -> None:
+    def run_both(match: str | None = None) -> None:
+        for native in (True, False):
+            with pytest.raises(StreamingQueryException, match=match) if match else nullcontext():
+                collect(
+                    spark, tmp_path / "in", tmp_path / ("native" if native else "ours"),
+                    lambda frame: frame.groupBy("id").agg(F.sum("d")), "complete",
+                    native=native, schema=_SCHEMA,
+                )  # fmt: skip
+
     _write(tmp_path / "in", 0, 2)
-    _run(spark, tmp_path, lambda frame: frame.groupBy("id").agg(F.sum("d")))
+    run_both()
     spark.conf.set("spark.sql.ansi.enabled", "true")
     _write(tmp_path / "in", 2, 3)
-    for native in (True, False):
-        with pytest.raises(StreamingQueryException, match=r"OVERFLOW|OUT_OF_RANGE"):
-            collect(
-                spark, tmp_path / "in", tmp_path / ("native" if native else "ours"),
-                lambda frame: frame.groupBy("id").agg(F.sum("d")), "complete",
-                native=native, schema="id string, d decimal(38,0), ts timestamp",
-            )  # fmt: skip
+    run_both(match=r"OVERFLOW|OUT_OF_RANGE")

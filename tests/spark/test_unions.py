@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from native import SCHEMA, check_like_spark, normal, run, write_batch, write_batches
+from native import check_like_spark, in_order, source_of, write_batch, write_batches
+from native_recordings import NativeRuns
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -17,10 +18,6 @@ from holdfast import stateful
 
 pytestmark = pytest.mark.spark
 Wrap = Callable[[DataFrame], Any]
-
-
-def _source(spark: SparkSession, folder: Path) -> DataFrame:
-    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1").parquet(str(folder))
 
 
 def _windows(frame: Any, name: str = "ts") -> Any:
@@ -124,13 +121,15 @@ CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_batch_gives_what_spark_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_every_batch_gives_what_spark_gives(
+    native_runs: NativeRuns, tmp_path: Path, name: str
+) -> None:
     pipeline, mode = CASES[name]
-    check_like_spark(spark, tmp_path, name, pipeline, mode)
+    check_like_spark(native_runs, tmp_path, name, pipeline, mode)
 
 
 def _of_two(spark: SparkSession, folder: Path, wrap: Wrap) -> Any:
-    left, right = (wrap(_source(spark, folder / side)) for side in ("left", "right"))
+    left, right = (wrap(source_of(spark, folder / side)) for side in ("left", "right"))
     return (
         _counted(left)
         .unionByName(right.select(F.col("v").alias("count"), "id"))
@@ -158,27 +157,26 @@ def _collected(frame: Any, checkpoint: Path, fail_at: int | None = None) -> dict
 
 def _normal(outputs: dict[int, list[Row]]) -> list[Any]:
     """The rows of each batch in a form that two runs can be compared by."""
-    return [
-        sorted((tuple(map(normal, row)) for row in outputs[number]), key=repr)
-        for number in sorted(outputs)
-        if outputs[number]
-    ]
+    return in_order([outputs[number] for number in sorted(outputs) if outputs[number]])
 
 
 def test_streams_of_two_sources_go_on_after_a_restart_as_in_spark(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, native_runs: NativeRuns, tmp_path: Path
 ) -> None:
-    sides: dict[str, list[Any]] = {"native": [], "ours": []}
+    native, ours = [], []
+    folders = tmp_path / "left", tmp_path / "right"
     for start in (1, 2):
-        for seed, folder in enumerate(("left", "right")):
-            write_batches(tmp_path / folder, seed, batches=start)
-        for side, told in sides.items():
-            frame = _of_two(spark, tmp_path, stateful if side == "ours" else lambda f: f)
-            if start == 2:  # such a step has the query's plan made anew for each batch
-                frame = frame.filter(F.rand() < 2)
-            told.append(_normal(_collected(frame, tmp_path / side)))
-    assert sides["ours"] == sides["native"]
-    assert all(sides["native"])
+        for seed, folder in enumerate(folders):
+            write_batches(folder, seed, batches=start)
+        sparks, own = (_of_two(spark, tmp_path, wrap) for wrap in (lambda f: f, stateful))
+        if start == 2:  # such a step has the query's plan made anew for each batch
+            sparks, own = (frame.filter(F.rand() < 2) for frame in (sparks, own))
+        native.append(
+            in_order(native_runs.outputs(sparks, tmp_path / "native", "update", *folders))
+        )
+        ours.append(_normal(_collected(own, tmp_path / "ours")))
+    assert ours == native
+    assert all(native)
     assert holdfast.read(str(tmp_path / "ours"), operator=0).version == 2
 
 
@@ -195,9 +193,11 @@ def test_rows_beside_the_state_are_delivered_again_after_a_failed_delivery(
     assert _normal(_collected(frame, tmp_path / "broken")) == wanted
 
 
-def test_files_of_a_union_have_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_of_a_union_have_each_row_once(
+    spark: SparkSession, native_runs: NativeRuns, tmp_path: Path
+) -> None:
     write_batches(tmp_path / "in", 3, batches=2)
-    frame = stateful(_source(spark, tmp_path / "in"))
+    frame = stateful(source_of(spark, tmp_path / "in"))
     united = _plain(_sums(frame)).union(_plain(frame))
     for _ in range(2):
         query = (
@@ -205,9 +205,9 @@ def test_files_of_a_union_have_each_row_once(spark: SparkSession, tmp_path: Path
             .option("checkpointLocation", str(tmp_path / "cp")).start(str(tmp_path / "out"))
         )  # fmt: skip
         query.awaitTermination()
-    native = run(
-        spark, tmp_path / "in", tmp_path / "native",
-        lambda f: _plain(_sums(f)).union(_plain(f)), "append", native=True,
+    native = native_runs.run(
+        tmp_path / "in", tmp_path / "native",
+        lambda f: _plain(_sums(f)).union(_plain(f)), "append",
     )  # fmt: skip
     found = spark.read.parquet(str(tmp_path / "out")).collect()
     wanted = [row for batch in native for row in batch]
@@ -235,14 +235,14 @@ def test_a_row_of_a_union_is_read_and_counted_once(spark: SparkSession, tmp_path
 def test_an_operator_whose_rows_go_two_ways_has_its_state_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    frame = stateful(_source(spark, tmp_path))
+    frame = stateful(source_of(spark, tmp_path))
     assert len(_twice(frame)._flow.stages) == 1
     assert len(_counted(frame).union(_counted(frame))._flow.stages) == 2
 
 
 def test_a_second_watermark_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     write_batches(tmp_path / "in", 0, batches=1)
-    frame = _marked(stateful(_source(spark, tmp_path / "in"))).dropDuplicates(["id", "ts"])
+    frame = _marked(stateful(source_of(spark, tmp_path / "in"))).dropDuplicates(["id", "ts"])
     with pytest.raises(holdfast.InvalidArgument, match="has a watermark already"):
         _marked(frame)
 
@@ -251,7 +251,7 @@ def test_a_column_that_cannot_be_kept_until_delivery_is_refused_at_the_start(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     write_batches(tmp_path / "in", 0, batches=1)
-    frame = stateful(_source(spark, tmp_path / "in"))
+    frame = stateful(source_of(spark, tmp_path / "in"))
     united = _counted(frame).union(_plain(frame)).withColumn("s", F.struct("id", "id"))
     writer = united.writeStream.outputMode("update").format("noop")
     with pytest.raises(holdfast.InvalidArgument, match="The column 's' of the union is struct"):

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from native import SCHEMA, normal, write_batches
-from pyspark.sql import DataFrame, SparkSession
+from native import in_order, normal, outputs_of, source_of, write_batches
+from native_recordings import NativeRuns
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast
@@ -18,11 +19,6 @@ from holdfast import stateful
 
 pytestmark = pytest.mark.spark
 Rows = list[tuple[Any, ...]]
-
-
-def _source(spark: SparkSession, folder: Path) -> DataFrame:
-    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
-    return reader.parquet(str(folder))
 
 
 def _windows(frame: Any) -> Any:
@@ -37,19 +33,6 @@ def _collector(outputs: list[Rows]) -> Callable[[DataFrame, int], None]:
     return keep
 
 
-def _outputs(frame: Any, checkpoint: Path, mode: str = "append") -> list[Rows]:
-    outputs: list[Rows] = []
-    query = (
-        frame.writeStream.outputMode(mode)
-        .foreachBatch(_collector(outputs))
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    return outputs
-
-
 @pytest.fixture
 def policy(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
     name = "spark.sql.streaming.multipleWatermarkPolicy"
@@ -60,50 +43,53 @@ def policy(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]
 
 @pytest.mark.parametrize("policy", ["min", "max", "MIN"], indirect=True)
 def test_several_inputs_make_one_watermark_as_in_spark(
-    spark: SparkSession, tmp_path: Path, policy: str
+    spark: SparkSession, native_runs: NativeRuns, tmp_path: Path, policy: str
 ) -> None:
-    write_batches(tmp_path / "left", seed=1)
-    write_batches(tmp_path / "right", seed=2, batches=3)
+    folders = tmp_path / "left", tmp_path / "right"
+    for seed, folder in enumerate(folders, start=1):
+        write_batches(folder, seed)
 
     def both(wrap: Callable[[DataFrame], Any]) -> Any:
-        left = wrap(_source(spark, tmp_path / "left")).withWatermark("ts", "1 minute")
-        right = wrap(_source(spark, tmp_path / "right")).withWatermark("ts", "5 minutes")
-        return _windows(left.union(right))
+        left, right = (wrap(source_of(spark, folder)) for folder in folders)
+        return _windows(
+            left.withWatermark("ts", "1 minute").union(right.withWatermark("ts", "5 minutes"))
+        )
 
-    native = _outputs(both(lambda frame: frame), tmp_path / "a")
-    assert _outputs(both(stateful), tmp_path / "b") == native
+    native = native_runs.outputs(both(lambda frame: frame), tmp_path / "a", "append", *folders)
+    ours = outputs_of(both(stateful), tmp_path / "b", "append")
+    assert in_order(ours) == in_order(native)
     assert native
 
 
 def test_a_watermark_already_on_the_dataframe_is_honoured(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, native_runs: NativeRuns, tmp_path: Path
 ) -> None:
     write_batches(tmp_path / "in", seed=3)
-    marked = _source(spark, tmp_path / "in").withWatermark("ts", "2 minutes")
-    native = _outputs(_windows(marked), tmp_path / "a")
-    assert _outputs(_windows(stateful(marked)), tmp_path / "b") == native
+    marked = source_of(spark, tmp_path / "in").withWatermark("ts", "2 minutes")
+    native = native_runs.outputs(_windows(marked), tmp_path / "a", "append", tmp_path / "in")
+    ours = outputs_of(_windows(stateful(marked)), tmp_path / "b", "append")
+    assert in_order(ours) == in_order(native)
     assert native
 
 
 def test_windows_that_complete_mode_kept_come_out_in_append_mode(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, native_runs: NativeRuns, tmp_path: Path
 ) -> None:
-    def of_runs(wrap: Callable[[DataFrame], Any], checkpoint: Path) -> list[Rows]:
-        shutil.rmtree(tmp_path / "in", ignore_errors=True)
-        write_batches(tmp_path / "in", seed=4, batches=3)
-        marked = wrap(_source(spark, tmp_path / "in")).withWatermark("ts", "1 minute")
-        _outputs(_windows(marked), checkpoint, "complete")
-        write_batches(tmp_path / "in", seed=4, batches=5)
-        return _outputs(_windows(marked), checkpoint, "append")
-
-    native = of_runs(lambda frame: frame, tmp_path / "a")
-    found = of_runs(stateful, tmp_path / "b")
-    assert _all(found) == _all(native)
+    folder = tmp_path / "in"
+    for mode, batches in (("complete", 3), ("append", 5)):
+        write_batches(folder, seed=4, batches=batches)
+        sparks, own = (
+            _windows(wrap(source_of(spark, folder)).withWatermark("ts", "1 minute"))
+            for wrap in (lambda frame: frame, stateful)
+        )
+        native = native_runs.outputs(sparks, tmp_path / "a", mode, folder)
+        ours = outputs_of(own, tmp_path / "b", mode)
+    assert _all(ours) == _all(native)
     assert native
 
 
-def _all(outputs: list[Rows]) -> Rows:
-    return sorted((row for rows in outputs for row in rows), key=repr)
+def _all(outputs: list[list[Row]]) -> Rows:
+    return sorted((row for rows in in_order(outputs) for row in rows), key=repr)
 
 
 @pytest.mark.parametrize("window", ["window", "session_window", "sliding"])
@@ -159,7 +145,7 @@ def test_a_row_of_many_windows_is_counted_once_whatever_is_made_of_it(
     write_batches(tmp_path / "in", seed=5, batches=3, spread_s=3000)
 
     def counts(name: str, build: Callable[[Any], Any]) -> list[tuple[int, int]]:
-        frame = stateful(_source(spark, tmp_path / "in")).withWatermark("ts", "1 minute")
+        frame = stateful(source_of(spark, tmp_path / "in")).withWatermark("ts", "1 minute")
         writer = build(frame).writeStream.outputMode("update").format("noop")
         writer = writer.option("checkpointLocation", str(tmp_path / name))
         query = writer.trigger(availableNow=True).start()
@@ -180,7 +166,7 @@ def test_a_row_of_many_windows_is_counted_once_whatever_is_made_of_it(
 
 
 def _running(spark: SparkSession, tmp_path: Path, outputs: list[Rows]) -> Any:
-    frame = stateful(_source(spark, tmp_path / "in")).withWatermark("ts", "1 minute")
+    frame = stateful(source_of(spark, tmp_path / "in")).withWatermark("ts", "1 minute")
     writer = _windows(frame).writeStream.outputMode("append").foreachBatch(_collector(outputs))
     return writer.option("checkpointLocation", str(tmp_path / "cp")).start()
 

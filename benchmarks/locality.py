@@ -38,7 +38,7 @@ from wrapped_task import WrappedTask, wrap_aggregations
 from harness import Report
 from holdfast import stateful
 from holdfast.backends.s3 import S3Storage
-from holdfast.streams.task import TaskResult
+from holdfast.streams.tasks.task import TaskResult
 from servers import Minio
 
 MASTER = "local-cluster[2,1,1024]"

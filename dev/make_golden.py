@@ -28,9 +28,10 @@ from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.database import open_on
-from holdfast.engine import compaction, manifest, segment_writer
+from holdfast.engine.files import manifest, segment_writer
 from holdfast.engine.storage import Runtime
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions import compaction
+from holdfast.engine.versions.log import VersionLog
 from holdfast.ids import StateStoreId
 from holdfast.inspection.cells import row_json
 from holdfast.types import parse_schema

@@ -33,7 +33,7 @@ console = Console(width=None if sys.stdout.isatty() else 80, highlight=False)
 CRASH = """
 import sys, time
 import holdfast
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.log import VersionLog
 
 def stop_here(*_):
     print("about to create the manifest", flush=True)

@@ -9,9 +9,9 @@ import pytest
 import sample_roots
 from holdfast.backends.memory import MemoryStorage
 from holdfast.database import open_on, plan_copy
-from holdfast.engine.filenames import COPYING
+from holdfast.engine.files.filenames import COPYING
 from holdfast.engine.storage import Runtime, Storage
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import IllegalState
 from holdfast.testing.faults import Call, Crash, FaultyStorage, crash_at
 

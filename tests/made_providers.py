@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.conf import StateStoreConf
-from holdfast.engine import hashing
+from holdfast.engine.hashing import spark_hash as hashing
 from holdfast.ids import StateStoreId
 from holdfast.store import StateStoreProvider
 from holdfast.testing import MakeProvider

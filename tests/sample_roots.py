@@ -8,13 +8,13 @@ import holdfast
 from holdfast import StateStoreConf, StateStoreId
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.locations import open_storage
-from holdfast.engine.chain import StoreShape
-from holdfast.engine.committer import Committer
-from holdfast.engine.hash_samples import HASH_NAME
-from holdfast.engine.manifest import Manifest
+from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.hashing.samples import HASH_NAME
+from holdfast.engine.partition.chain import StoreShape
 from holdfast.engine.provider import new_store_entry
 from holdfast.engine.storage import Runtime
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.committer import Committer
+from holdfast.engine.versions.log import VersionLog
 from holdfast.types import parse_schema
 
 

@@ -23,10 +23,10 @@ from holdfast.conf import StateStoreConf
 from holdfast.database import copying as copying_module
 from holdfast.database import open_on, plan_copy
 from holdfast.database.copy_ends import check_places, choose_versions
-from holdfast.engine.filenames import COPYING, data_file, delivered_path, outbox_path
-from holdfast.engine.manifest import Manifest
+from holdfast.engine.files.filenames import COPYING, data_file, delivered_path, outbox_path
+from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.storage import Storage, TooLarge
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import (
     Conflict,
     Corruption,

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import holdfast
 from holdfast.cli import app
-from holdfast.engine.hashing import KeyHasher
+from holdfast.engine.hashing.spark_hash import KeyHasher
 from holdfast.inspection.cells import cell_json, from_json
-from holdfast.spark.metrics import QueryMetrics, metrics_text
+from holdfast.spark.monitoring.metrics import QueryMetrics, metrics_text
 from holdfast.types import AtomicType, RowCodec, moment, moment_text, parse_schema
 
 FAR = np.datetime64("12000-03-04T05:06:07.000008", "us")

@@ -17,9 +17,9 @@ import pytest
 import holdfast
 import sample_roots
 from holdfast.backends.locations import open_storage
-from holdfast.engine.manifest import encode
+from holdfast.engine.files.manifest import encode
 from holdfast.engine.storage import Runtime
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
 
 # -- what is read --------------------------------------------------------------------------------

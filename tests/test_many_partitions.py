@@ -11,7 +11,7 @@ import pytest
 from holdfast.backends.memory import MemoryStorage
 from holdfast.database.facade import Database
 from holdfast.database.opening import open_on
-from holdfast.engine import manifest as manifests
+from holdfast.engine.files import manifest as manifests
 from holdfast.engine.storage import Runtime
 
 

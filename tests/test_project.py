@@ -223,7 +223,7 @@ def _private_uses(path: Path) -> list[str]:
 
 def test_private_parts_of_pyspark_are_touched_in_one_place() -> None:
     source = ROOT / "src" / "holdfast"
-    private = source / "spark" / "private"
+    private = source / "spark" / "interop"
     with_pyspark = [path for path in source.rglob("*.py") if "pyspark" in path.read_text()]
     uses = {path: _private_uses(path) for path in with_pyspark}
     elsewhere = {

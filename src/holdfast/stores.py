@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.conf import StateStoreConf
 from holdfast.coordinator import Coordinator, LocalCoordinator
-from holdfast.engine.maintenance import Periodic
+from holdfast.engine.periodic import Periodic
 from holdfast.errors import InvalidArgument
 from holdfast.ids import StateStoreProviderId
 from holdfast.store import ReadStateStore, StateStore, StateStoreProvider

@@ -23,9 +23,9 @@ from holdfast.backends.local import LocalStorage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.database.opening import open_on
-from holdfast.engine.committer import Committer
 from holdfast.engine.storage import Runtime, Storage, TooLarge
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.committer import Committer
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Corruption, Unavailable
 from holdfast.ids import StateStoreId
 from holdfast.inspection import Root, verify

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.engine.commit import Prepared, Swap
-from holdfast.engine.manifest import (
+from holdfast.engine.files.manifest import (
     Manifest,
     PartitionEntry,
     SegmentRef,
     StoreEntry,
     fingerprint,
 )
-from holdfast.engine.segment import SegmentInfo, Zone
+from holdfast.engine.files.segment import SegmentInfo, Zone
+from holdfast.engine.versions.commit import Prepared, Swap
 from holdfast.types import parse_schema
 
 KEY, VALUE = parse_schema("k int"), parse_schema("v int")

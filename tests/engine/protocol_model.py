@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 
 from model_checker import Broken
 
-from holdfast.engine import commit, retention
-from holdfast.engine.commit import Prepared, Swap, Verdict
-from holdfast.engine.filenames import pack_path
-from holdfast.engine.manifest import (
+from holdfast.engine.files.filenames import pack_path
+from holdfast.engine.files.manifest import (
     Manifest,
     PackSlice,
     PartitionEntry,
@@ -26,7 +24,9 @@ from holdfast.engine.manifest import (
     StoreEntry,
     fingerprint,
 )
-from holdfast.engine.segment import SegmentInfo, Zone
+from holdfast.engine.files.segment import SegmentInfo, Zone
+from holdfast.engine.versions import commit, retention
+from holdfast.engine.versions.commit import Prepared, Swap, Verdict
 from holdfast.types import parse_schema
 
 GRACE_MS = 10

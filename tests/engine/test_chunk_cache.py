@@ -13,8 +13,8 @@ import pytest
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.database import open_on
-from holdfast.engine import chunk_cache
-from holdfast.engine.chunk_cache import ChunkCache, ChunkShare
+from holdfast.engine.partition import chunk_cache
+from holdfast.engine.partition.chunk_cache import ChunkCache, ChunkShare
 from holdfast.engine.storage import Runtime
 
 LIMIT = 4 << 20

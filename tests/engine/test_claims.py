@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from holdfast.backends.memory import MemoryStorage
-from holdfast.engine.claims import Claims
-from holdfast.engine.filenames import CLAIMS, claim_number, claim_path
+from holdfast.engine.files.filenames import CLAIMS, claim_number, claim_path
 from holdfast.engine.storage import BlobInfo, Runtime, Storage
+from holdfast.engine.versions.claims import Claims
 from holdfast.errors import Conflict, Unavailable
 from holdfast.testing.faults import Call, Fault, FaultyStorage
 

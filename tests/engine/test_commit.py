@@ -13,7 +13,9 @@ from made_up_manifests import OPERATOR, SCHEMAS, STORE, manifest, prepared, ref,
 
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.engine.commit import (
+from holdfast.engine.files.manifest import Manifest, PartitionEntry
+from holdfast.engine.storage import Runtime
+from holdfast.engine.versions.commit import (
     Prepared,
     Swap,
     Verdict,
@@ -27,10 +29,8 @@ from holdfast.engine.commit import (
     still_newest,
     swap_in,
 )
-from holdfast.engine.committer import Committer
-from holdfast.engine.manifest import Manifest, PartitionEntry
-from holdfast.engine.storage import Runtime
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.committer import Committer
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import IllegalState
 
 EXPECTED = {(OPERATOR, STORE): SCHEMAS}

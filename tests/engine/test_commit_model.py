@@ -13,10 +13,10 @@ import pytest
 from model_checker import Explored, Violation, explore
 from protocol_model import KEEP, Bounds, Edges, Protocol, Rules
 
-from holdfast.engine import commit, retention
-from holdfast.engine.commit import Swap, Verdict
-from holdfast.engine.filenames import data_file
-from holdfast.engine.manifest import SegmentRef
+from holdfast.engine.files.filenames import data_file
+from holdfast.engine.files.manifest import SegmentRef
+from holdfast.engine.versions import commit, retention
+from holdfast.engine.versions.commit import Swap, Verdict
 
 MERGING = Bounds(versions=4, start=2, pauses=1, cleans=1, merges=(1, 0), commits=(2, 1), restarts=1)
 FOREIGN = replace(MERGING, commits=(2, 0), restarts=0, spared=False)

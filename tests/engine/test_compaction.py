@@ -14,13 +14,13 @@ from made_up_manifests import attempt, ref
 
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.engine.chain import Chain, SegmentCache, StoreShape
-from holdfast.engine.commit import Swap, swap_in
-from holdfast.engine.compaction import Plan, merge, output_path, plan
-from holdfast.engine.manifest import PartitionEntry, SegmentRef
-from holdfast.engine.rows import NEVER
-from holdfast.engine.segment_writer import SegmentWriter
-from holdfast.engine.writer import PartitionReader, PartitionWriter
+from holdfast.engine.files.manifest import PartitionEntry, SegmentRef
+from holdfast.engine.files.segment_writer import SegmentWriter
+from holdfast.engine.partition.chain import Chain, SegmentCache, StoreShape
+from holdfast.engine.partition.rows import NEVER
+from holdfast.engine.partition.writer import PartitionReader, PartitionWriter
+from holdfast.engine.versions.commit import Swap, swap_in
+from holdfast.engine.versions.compaction import Plan, merge, output_path, plan
 from holdfast.types import parse_schema
 
 CONF = StateStoreConf()

@@ -9,7 +9,7 @@ from made_up_manifests import attempt, manifest
 
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.engine.filenames import (
+from holdfast.engine.files.filenames import (
     KINDS,
     DataFile,
     data_file,
@@ -20,10 +20,10 @@ from holdfast.engine.filenames import (
     tag_name,
     tag_path,
 )
-from holdfast.engine.manifest import encode
-from holdfast.engine.retention import Cleaner
+from holdfast.engine.files.manifest import encode
 from holdfast.engine.storage import Runtime
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.log import VersionLog
+from holdfast.engine.versions.retention import Cleaner
 from holdfast.errors import InvalidArgument
 
 HEX = attempt(0xABC)

@@ -13,9 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import errors
-from holdfast.engine import hashing
-from holdfast.engine._hash_rows import murmur3_bytes
-from holdfast.engine.hashing import KeyHasher, key_hashes, murmur3, partition_of, xxhash64
+from holdfast.engine.hashing import spark_hash as hashing
+from holdfast.engine.hashing.rows import murmur3_bytes
+from holdfast.engine.hashing.spark_hash import (
+    KeyHasher,
+    key_hashes,
+    murmur3,
+    partition_of,
+    xxhash64,
+)
 from holdfast.types import RowCodec, Schema, parse_schema
 from random_rows import random_cell, random_row, random_text
 

@@ -11,7 +11,8 @@ import pytest
 
 import holdfast
 from holdfast import Database
-from holdfast.engine import columns, memtable, view
+from holdfast.engine.partition import columns, memtable
+from holdfast.engine.partition import stack as view
 from holdfast.errors import InvalidArgument
 from holdfast.types import _batch, parse_schema
 from holdfast.types._columns import write_column

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up_manifests import manifest, ref
 
-from holdfast.engine.manifest import (
+from holdfast.engine.files.manifest import (
     Manifest,
     PackSlice,
     PartitionEntry,
@@ -23,7 +23,7 @@ from holdfast.engine.manifest import (
     decode,
     encode,
 )
-from holdfast.engine.segment import SegmentInfo, Zone
+from holdfast.engine.files.segment import SegmentInfo, Zone
 from holdfast.errors import Corruption, InvalidArgument
 from holdfast.types import parse_schema
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.backends.local import LocalStorage
-from holdfast.engine.filenames import data_file
+from holdfast.engine.files.filenames import data_file
 from holdfast.engine.storage import TooLarge
 from holdfast.errors import Corruption
 from holdfast.testing import MakeProvider, ProviderConformance

@@ -14,12 +14,12 @@ import pytest
 from holdfast.backends.hdfs_backed import HDFSBackedStateStore, HDFSBackedStateStoreProvider
 from holdfast.backends.local import LocalStorage
 from holdfast.conf import StateStoreConf
-from holdfast.engine import hashing
-from holdfast.engine.chain import SegmentCache
-from holdfast.engine.committer import Committer
-from holdfast.engine.segment import Layout
+from holdfast.engine.files.segment import Layout
+from holdfast.engine.hashing import spark_hash as hashing
+from holdfast.engine.partition.chain import SegmentCache
 from holdfast.engine.storage import Runtime
-from holdfast.engine.versions import RecentVersions, VersionLog
+from holdfast.engine.versions.committer import Committer
+from holdfast.engine.versions.log import RecentVersions, VersionLog
 from holdfast.errors import (
     Conflict,
     IllegalState,

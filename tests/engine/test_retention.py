@@ -18,11 +18,11 @@ from made_up_manifests import attempt, manifest, ref
 from holdfast.backends.local import TEMPORARY_PREFIX, LocalStorage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.engine.filenames import manifest_path, pack_path, retiring_path
-from holdfast.engine.manifest import SegmentRef, encode
-from holdfast.engine.retention import Cleaner, Kept, dead_files, retired_versions
+from holdfast.engine.files.filenames import manifest_path, pack_path, retiring_path
+from holdfast.engine.files.manifest import SegmentRef, encode
 from holdfast.engine.storage import Runtime, Storage
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.log import VersionLog
+from holdfast.engine.versions.retention import Cleaner, Kept, dead_files, retired_versions
 from holdfast.errors import Corruption, VersionNotFound
 
 GRACE = 100

@@ -10,7 +10,7 @@ import pytest
 from holdfast.backends.memory import MemoryStorage
 from holdfast.database.opening import open_on
 from holdfast.engine.storage import Runtime
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.log import VersionLog
 
 KEEP = 10
 

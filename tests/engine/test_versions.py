@@ -8,10 +8,10 @@ import pytest
 from interrupting import Interrupting, no_answer
 from made_up_manifests import attempt, manifest, ref
 
-from holdfast.engine.filenames import manifest_path
-from holdfast.engine.manifest import Manifest, encode
+from holdfast.engine.files.filenames import manifest_path
+from holdfast.engine.files.manifest import Manifest, encode
 from holdfast.engine.storage import Runtime
-from holdfast.engine.versions import RecentVersions, VersionLog
+from holdfast.engine.versions.log import RecentVersions, VersionLog
 from holdfast.errors import Conflict, Corruption, InvalidArgument, Unavailable, VersionNotFound
 
 GRACE = 1_000

@@ -17,7 +17,7 @@ from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.database import Database, open_on
 from holdfast.engine.storage import Runtime, Storage
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.log import VersionLog
 from holdfast.ids import StateStoreId
 from holdfast.types import RowCodec, parse_schema
 

@@ -38,10 +38,11 @@ from test_crash_everywhere import change
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.engine import compaction, segment_writer
-from holdfast.engine.filenames import data_file, manifest_path, manifest_version, tag_name
+from holdfast.engine.files import segment_writer
+from holdfast.engine.files.filenames import data_file, manifest_path, manifest_version, tag_name
 from holdfast.engine.storage import Storage
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions import compaction
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Corruption, HoldfastError, InvalidArgument, VersionNotFound
 from holdfast.inspection import verify
 from holdfast.inspection.root import Root as Inspected
@@ -406,7 +407,7 @@ class Warnings(logging.Handler):
 @contextmanager
 def fallbacks() -> Iterator[list[str]]:
     """What chains log while they read round damage."""
-    handler, logger = Warnings(), logging.getLogger("holdfast.engine.chain")
+    handler, logger = Warnings(), logging.getLogger("holdfast.engine.partition.chain")
     logger.addHandler(handler)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logging.getLogger("holdfast"), "propagate", False)
@@ -589,7 +590,7 @@ def test_two_newest_versions_open_after_a_crash_and_a_damaged_snapshot(
             for version, state in root.states.items():
                 for way in (by_scan, by_get, by_get_many, by_iterator):
                     way(db.read(version), state, rng)
-        told = [r for r in caplog.records if r.name == "holdfast.engine.chain"]
+        told = [r for r in caplog.records if r.name == "holdfast.engine.partition.chain"]
         assert hurt == data or told
         assert all(r.levelname == "WARNING" and newest in r.getMessage() for r in told)
         assert all("segments it was made of" in r.getMessage() for r in told)

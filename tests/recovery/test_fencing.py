@@ -15,9 +15,9 @@ from seeds import budget, seed_of
 
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.engine.filenames import copy_path, data_file, manifest_path, manifest_version
+from holdfast.engine.files.filenames import copy_path, data_file, manifest_path, manifest_version
 from holdfast.engine.storage import Runtime, Storage
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import (
     Conflict,
     Corruption,

@@ -21,11 +21,11 @@ import holdfast
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.local import LocalStorage
 from holdfast.conf import StateStoreConf
-from holdfast.engine import manifest as manifests
-from holdfast.engine import segment_writer
-from holdfast.engine.filenames import manifest_path
+from holdfast.engine.files import manifest as manifests
+from holdfast.engine.files import segment_writer
+from holdfast.engine.files.filenames import manifest_path
 from holdfast.engine.storage import Runtime
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import InvalidArgument
 from holdfast.ids import StateStoreId
 from holdfast.inspection import open_root, verify

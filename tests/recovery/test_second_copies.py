@@ -20,12 +20,12 @@ from holdfast.backends.local import LocalStorage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.database.copying import plan_copy
-from holdfast.engine.blocks import BadSegment
-from holdfast.engine.chain import Chain
-from holdfast.engine.filenames import copied_path, copy_path, data_file, manifest_path
-from holdfast.engine.segment import Segment
+from holdfast.engine.files.blocks import BadSegment
+from holdfast.engine.files.filenames import copied_path, copy_path, data_file, manifest_path
+from holdfast.engine.files.segment import Segment
+from holdfast.engine.partition.chain import Chain
 from holdfast.engine.storage import BlobNotFound, Storage
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Corruption, Unavailable
 from holdfast.inspection import verify
 from holdfast.inspection.root import Root as Inspected

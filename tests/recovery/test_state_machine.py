@@ -31,10 +31,12 @@ from seeds import budget, seed_of
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.engine import chain, compaction, segment_writer
-from holdfast.engine.hashing import Hashes, KeyHasher
+from holdfast.engine.files import segment_writer
+from holdfast.engine.hashing.spark_hash import Hashes, KeyHasher
+from holdfast.engine.partition import chain
 from holdfast.engine.storage import Storage
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions import compaction
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Conflict, IllegalState, InvalidArgument, VersionNotFound
 from holdfast.ids import StateStoreId
 from holdfast.testing.faults import Call, Fault, FaultyStorage

@@ -29,12 +29,12 @@ from pyspark.sql.streaming import StatefulProcessor
 from wrapped_task import WrappedTask
 
 from holdfast import stateful
-from holdfast.engine.committer import Committer
-from holdfast.engine.versions import VersionLog
-from holdfast.spark.loop import VersionLoop
-from holdfast.spark.stages import StageRun
-from holdfast.streams import holdings
-from holdfast.streams.task import Task, TaskResult
+from holdfast.engine.versions.committer import Committer
+from holdfast.engine.versions.log import VersionLog
+from holdfast.spark.pipeline.stages import StageRun
+from holdfast.spark.running.loop import VersionLoop
+from holdfast.streams.stores import open_providers as holdings
+from holdfast.streams.tasks.task import Task, TaskResult
 from holdfast.streams.watermark import Watermarks
 
 QUERIES = ("windows", "ordinals")

@@ -22,9 +22,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast import stateful
-from holdfast.engine.committer import Committer
-from holdfast.engine.versions import VersionLog
-from holdfast.spark.loop import VersionLoop
+from holdfast.engine.versions.committer import Committer
+from holdfast.engine.versions.log import VersionLog
+from holdfast.spark.running.loop import VersionLoop
 
 SCHEMA = "id string, v long, ts timestamp"
 SHORTEST_S = 0.1

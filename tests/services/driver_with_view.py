@@ -16,9 +16,9 @@ from driver_to_kill import announce, session
 from pyspark import cloudpickle
 
 import shopping_totals
-from holdfast.engine.versions import VersionLog
-from holdfast.spark.loop import VersionLoop
-from holdfast.spark.viewing import StreamView
+from holdfast.engine.versions.log import VersionLog
+from holdfast.spark.running.loop import VersionLoop
+from holdfast.spark.view import StreamView
 from holdfast.views.cassandra import CassandraView
 from holdfast.views.dynamodb import DynamoDbView
 

@@ -28,11 +28,11 @@ from pyspark.sql import functions as F
 from wrapped_task import WrappedTask, wrap_aggregations
 
 from holdfast import stateful
-from holdfast.spark.located_rdd import StateStoreRDD
-from holdfast.spark.private.located_java import LocatedJava
-from holdfast.spark.query import StatefulQuery
-from holdfast.streams import holdings
-from holdfast.streams.task import TaskResult
+from holdfast.spark.interop.located_java import LocatedJava
+from holdfast.spark.running.query import StatefulQuery
+from holdfast.spark.state.locality import StateStoreRDD
+from holdfast.streams.stores import open_providers as holdings
+from holdfast.streams.tasks.task import TaskResult
 
 PARTITIONS = 4
 PATIENCE_S = 90

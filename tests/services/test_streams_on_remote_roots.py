@@ -25,7 +25,7 @@ import holdfast
 from holdfast import stateful
 from holdfast.backends.locations import open_storage
 from holdfast.conf import StateStoreConf
-from holdfast.spark.locations import storage_options
+from holdfast.spark.state.location import storage_options
 from servers import Hdfs, Minio
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]

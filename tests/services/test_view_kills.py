@@ -25,7 +25,7 @@ from streams_with_views import Stream, processed
 from view_databases import InCassandra, InDynamoDb, ViewDatabase
 
 import holdfast
-from holdfast.spark.viewing import ShownStore, StreamView
+from holdfast.spark.view import ShownStore, StreamView
 from holdfast.views import Applied
 from servers import Cassandra, DynamoDb
 

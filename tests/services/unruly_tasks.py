@@ -24,8 +24,8 @@ from pyspark.sql import functions as F
 from wrapped_task import WrappedTask, wrap_aggregations
 
 from holdfast import stateful
-from holdfast.spark.query import StatefulQuery
-from holdfast.streams.task import TaskResult
+from holdfast.spark.running.query import StatefulQuery
+from holdfast.streams.tasks.task import TaskResult
 
 VERSION, PARTITION = 2, 1
 """Where it happens: in the second batch."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from pyspark import cloudpickle
 
-from holdfast.spark.aggregation import Aggregation
-from holdfast.spark.operators import TaskSettings
-from holdfast.streams.task import StoreSpec, Task
+from holdfast.spark.operators.aggregation import Aggregation
+from holdfast.spark.operators.operator import TaskSettings
+from holdfast.streams.tasks.task import StoreSpec, Task
 
 # Executors cannot import what is in this folder.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -9,13 +9,14 @@ from unittest import mock
 
 from simulation.scenario import Theme
 
-from holdfast.engine.claims import Claims
-from holdfast.spark import delivery, plans, ticks
-from holdfast.spark.delivery import Delivery
-from holdfast.spark.loop import VersionLoop
-from holdfast.spark.plans import Plan, Plans
-from holdfast.spark.query import StatefulQuery
-from holdfast.spark.sinks import OutputBatch
+from holdfast.engine.versions.claims import Claims
+from holdfast.spark.running import delivery, ticks
+from holdfast.spark.running.delivery import Delivery
+from holdfast.spark.running.loop import VersionLoop
+from holdfast.spark.running.query import StatefulQuery
+from holdfast.spark.sinks import plans
+from holdfast.spark.sinks.plans import Plan, Plans
+from holdfast.spark.sinks.sink import OutputBatch
 
 Patch = tuple[object, str, Any]
 

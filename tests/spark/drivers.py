@@ -17,11 +17,11 @@ from pyspark.sql.streaming import StatefulProcessor
 import holdfast
 from holdfast import stateful
 from holdfast.conf import StateStoreConf
-from holdfast.engine.committer import Committer
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.committer import Committer
+from holdfast.engine.versions.log import VersionLog
 from holdfast.inspection import open_root, verify
 from holdfast.spark import writer
-from holdfast.spark.loop import VersionLoop
+from holdfast.spark.running.loop import VersionLoop
 from holdfast.testing.faults import FaultyStorage
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

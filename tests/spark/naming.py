@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from holdfast.spark.operators import quoted
+from holdfast.spark.operators.operator import quoted
 
 NAMINGS = ("plain", "odd", "of the frame")
 """By plain names; by names with spaces, dots, backquotes and capitals, or such as Holdfast gives to

@@ -16,10 +16,10 @@ from typing import Any
 from pipelines import Pipeline, finish
 from pyspark.sql import SparkSession
 
-from holdfast.engine.committer import Committer
-from holdfast.engine.versions import VersionLog
-from holdfast.spark.delivery import Delivery
-from holdfast.spark.loop import VersionLoop
+from holdfast.engine.versions.committer import Committer
+from holdfast.engine.versions.log import VersionLog
+from holdfast.spark.running.delivery import Delivery
+from holdfast.spark.running.loop import VersionLoop
 
 PHASES: dict[str, tuple[type, str, bool]] = {
     "planned": (VersionLoop, "run", True),

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 import holdfast
 from holdfast import stateful
-from holdfast.spark.private import check
+from holdfast.spark.interop import check
 
 pytestmark = pytest.mark.spark
 Pipeline = Callable[[Any], Any]

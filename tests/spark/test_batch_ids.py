@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 import holdfast
 from holdfast.inspection import open_root
-from holdfast.spark.numbering import Numbering, lost_versions
+from holdfast.spark.running.numbering import Numbering, lost_versions
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

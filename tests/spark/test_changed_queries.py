@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 
 import holdfast
 from holdfast import stateful
-from holdfast.spark import opening
-from holdfast.spark.pairing import check_same_columns, check_same_query
-from holdfast.spark.private import lineage
+from holdfast.spark.interop import lineage
+from holdfast.spark.state import stored as opening
+from holdfast.spark.state.pairing import check_same_columns, check_same_query
 
 pytestmark = pytest.mark.spark
 Pipeline = Callable[[Any], Any]

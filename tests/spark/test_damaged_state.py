@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import holdfast
 from holdfast import stateful
-from holdfast.engine.filenames import data_file
+from holdfast.engine.files.filenames import data_file
 
 pytestmark = pytest.mark.spark
 MANY, BATCHES = 20_000, 8

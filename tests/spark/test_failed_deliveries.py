@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast import stateful
-from holdfast.spark.query import StatefulQuery
+from holdfast.spark.running.query import StatefulQuery
 
 pytestmark = pytest.mark.spark
 PATIENCE_S = 120

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 import holdfast
 from holdfast import stateful
 from holdfast.errors import ArithmeticOverflow, Corruption, InvalidArgument, Unavailable
-from holdfast.spark.failures import as_end, unwrapped
+from holdfast.spark.running.failures import as_end, unwrapped
 
 
 def start(spark: SparkSession, folder: Path, deliver: Any) -> Any:

@@ -26,9 +26,14 @@ from waiting import until
 
 import holdfast
 from holdfast import stateful
-from holdfast.spark import line
-from holdfast.spark.listening import MOST_WAITING, Announcer, Listeners
-from holdfast.spark.metrics import CONTENT_TYPE, MetricsServer, QueryMetrics, metrics_text
+from holdfast.spark.monitoring import line
+from holdfast.spark.monitoring.listeners import MOST_WAITING, Announcer, Listeners
+from holdfast.spark.monitoring.metrics import (
+    CONTENT_TYPE,
+    MetricsServer,
+    QueryMetrics,
+    metrics_text,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -120,7 +125,7 @@ def finish(frame: Any, **options: Any) -> Any:
 def test_a_listener_gets_the_whole_progress_in_pysparks_classes(
     spark: SparkSession, tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.spark.watching._SPARKS_PROGRESS_S", 120)
+    monkeypatch.setattr("holdfast.spark.monitoring.watch._SPARKS_PROGRESS_S", 120)
     query = finish(stream(spark, tmp_path / "in"), queryName="told")
     until(lambda: "terminated" in heard.kinds())
     kinds = heard.kinds()
@@ -515,8 +520,8 @@ def test_there_is_no_line_in_a_log_file(monkeypatch: pytest.MonkeyPatch) -> None
 
 _SCRIPT = """
 import sys
-from holdfast.spark import line
-from holdfast.spark.listening import MOST_WAITING, Announcer, Listeners
+from holdfast.spark.monitoring import line
+from holdfast.spark.monitoring.listeners import MOST_WAITING, Announcer, Listeners
 first, second = line.open_line(), line.open_line()
 for number in range(3):
     first.show(f"first {number}")
@@ -592,7 +597,7 @@ def test_a_query_shows_its_line_unless_told_not_to(
         def close(self) -> None:
             shown.append("closed")
 
-    monkeypatch.setattr("holdfast.spark.watching.open_line", Kept)
+    monkeypatch.setattr("holdfast.spark.monitoring.watch.open_line", Kept)
     finish(stream(spark, tmp_path / "in", files=1), queryName="shown")
     assert shown[0].startswith("shown  version 1  ")
     assert "closed" in shown

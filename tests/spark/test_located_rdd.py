@@ -23,9 +23,9 @@ from floods import silent_connections
 from holdfast import stateful
 from holdfast.coordinator import StateStoreCoordinator, StateStoreCoordinatorRef
 from holdfast.ids import StateStoreId, StateStoreProviderId
-from holdfast.spark.located_rdd import Locality, StateStoreRDD, spread
-from holdfast.spark.private import located_java
-from holdfast.spark.query import StatefulQuery
+from holdfast.spark.interop import located_java
+from holdfast.spark.running.query import StatefulQuery
+from holdfast.spark.state.locality import Locality, StateStoreRDD, spread
 
 
 def test_every_partition_stays_with_its_holder() -> None:
@@ -237,6 +237,6 @@ def test_an_executor_whose_tasks_others_took_gets_none_for_a_while(
     assert rdd._offers() == [one, one]
     assert rdd._offers() == [one, one]
     clock = time.monotonic() + 3600
-    monkeypatch.setattr("holdfast.spark.located_rdd.time.monotonic", lambda: clock)
+    monkeypatch.setattr("holdfast.spark.state.locality.time.monotonic", lambda: clock)
     assert rdd._offers() == [one, two], "it is given its share again"
     assert rdd._offers() == [one, one], "it did not take it"

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 import holdfast
 from holdfast import stateful
-from holdfast.engine.manifest import Manifest
-from holdfast.spark.located_rdd import StateStoreRDD
-from holdfast.spark.query import StatefulQuery
+from holdfast.engine.files.manifest import Manifest
+from holdfast.spark.running.query import StatefulQuery
+from holdfast.spark.state.locality import StateStoreRDD
 
 pytestmark = pytest.mark.spark
 
@@ -223,7 +223,7 @@ def test_a_run_too_short_for_maintenance_cleans_up_at_its_end(
 def test_small_deltas_of_many_partitions_do_not_all_travel_to_the_driver(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.spark.results.MOST_INLINE_BYTES", 4000)
+    monkeypatch.setattr("holdfast.spark.state.result_size.MOST_INLINE_BYTES", 4000)
     with running(spark, tmp_path) as stream:
         partitions = len(stream.kinds())
         stream.batch(*(f"user {number}" for number in range(1000)))

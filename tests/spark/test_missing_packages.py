@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark.shipping import explained
+from holdfast.spark.running.shipping import explained
 
 STREAMS = Path(__file__).resolve().parents[2] / "docs" / "streams.md"
 
@@ -19,7 +19,7 @@ def _failure(module: str) -> PySparkException:
     return PySparkException(message=text)
 
 
-@pytest.mark.parametrize("module", ["holdfast", "holdfast.streams.task", "xxhash"])
+@pytest.mark.parametrize("module", ["holdfast", "holdfast.streams.tasks.task", "xxhash"])
 def test_a_module_that_tasks_lack_is_named_with_what_to_do(module: str) -> None:
     with pytest.raises(InvalidArgument) as raised, explained("/state"):
         raise _failure(module)

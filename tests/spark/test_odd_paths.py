@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 import holdfast
 from holdfast import stateful
 from holdfast.errors import IllegalState
-from holdfast.spark.private import hadoop
+from holdfast.spark.interop import hadoop
 
 pytestmark = pytest.mark.spark
 ODD = "a b 100% %20 %2F #1 [x]{y} \u00e9\u4e2d+&="

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 import holdfast
 from holdfast import stateful
-from holdfast.spark import partials
+from holdfast.spark.operators import functions as partials
 
 pytestmark = pytest.mark.spark
 

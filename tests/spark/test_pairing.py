@@ -22,9 +22,9 @@ from waiting import until
 import holdfast
 from holdfast import stateful
 from holdfast.errors import ArithmeticOverflow, InvalidArgument
-from holdfast.spark import locations
-from holdfast.spark.locations import state_root
-from holdfast.spark.opening import partitions_of
+from holdfast.spark.state import location as locations
+from holdfast.spark.state.location import state_root
+from holdfast.spark.state.stored import partitions_of
 
 pytestmark = pytest.mark.spark
 Pipeline = Callable[[Any], Any]

@@ -15,8 +15,8 @@ from covering import Case, covering
 from pipelines import DIMENSIONS, Pipeline, expected, finish
 from pyspark.sql import SparkSession
 
-from holdfast.spark.delivery import Delivery
-from holdfast.spark.loop import VersionLoop
+from holdfast.spark.running.delivery import Delivery
+from holdfast.spark.running.loop import VersionLoop
 
 pytestmark = pytest.mark.spark
 SEED = 20261118

@@ -13,8 +13,8 @@ from put_back import as_before, forget_delivery, give_up, rows_of, write_rows
 from pyspark.sql import SparkSession
 
 import holdfast
-from holdfast.spark.filesink import FileSink
-from holdfast.spark.sinks import OutputBatch
+from holdfast.spark.sinks.files import FileSink
+from holdfast.spark.sinks.sink import OutputBatch
 
 pytestmark = pytest.mark.spark
 QUERY = str(uuid.uuid4())

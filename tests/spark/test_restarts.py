@@ -22,8 +22,8 @@ from waiting import until
 
 import holdfast
 from holdfast import stateful
-from holdfast.spark.query import StatefulQuery
-from holdfast.spark.ticks import Ticks, is_idle
+from holdfast.spark.running.query import StatefulQuery
+from holdfast.spark.running.ticks import Ticks, is_idle
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 PATIENCE_S = 240
@@ -222,7 +222,7 @@ def test_a_function_that_a_tick_calls_may_stop_the_query_while_a_batch_waits(
 ) -> None:
     waits = ticks_on == "the thread that waits for it"
     if waits:
-        monkeypatch.setattr("holdfast.spark.query._IDLE_POLL_MS", 3_600_000)
+        monkeypatch.setattr("holdfast.spark.running.query._IDLE_POLL_MS", 3_600_000)
     ends = threading.Event()
     stop, finish = StreamingQuery.stop, StatefulQuery._finish
 

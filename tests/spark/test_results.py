@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.spark.private import hadoop
-from holdfast.spark.results import MOST_INLINE_BYTES, inline_bytes, inline_bytes_of
+from holdfast.spark.interop import hadoop
+from holdfast.spark.state.result_size import MOST_INLINE_BYTES, inline_bytes, inline_bytes_of
 
 MB = 1 << 20
 

@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 import holdfast
 from holdfast import stateful
 from holdfast.errors import Unavailable
-from holdfast.spark.filesink import FileSink
-from holdfast.spark.plans import Plan, Plans
-from holdfast.spark.private import hadoop
-from holdfast.spark.sinks import MemorySink, OutputBatch
+from holdfast.spark.interop import hadoop
+from holdfast.spark.sinks.files import FileSink
+from holdfast.spark.sinks.plans import Plan, Plans
+from holdfast.spark.sinks.sink import MemorySink, OutputBatch
 
 pytestmark = pytest.mark.spark
 SCHEMA = "k string, v long, ts timestamp"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from holdfast.spark.spark_query import SparkQuery
+from holdfast.spark.running.spark_query import SparkQuery
 
 LOST = "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log."
 

@@ -14,7 +14,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 from waiting import until
 
 from holdfast import stateful
-from holdfast.spark import query as query_module
+from holdfast.spark.running import query as query_module
 
 pytestmark = pytest.mark.spark
 FAR_US = 316_516_204_800_000_000

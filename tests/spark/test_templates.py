@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.spark.templates import Template
+from holdfast.spark.pipeline.templates import Template
 
 pytestmark = pytest.mark.spark
 

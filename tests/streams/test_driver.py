@@ -15,7 +15,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 import holdfast
 from holdfast.inspection.finding import open_root
-from holdfast.streams import states
+from holdfast.streams.processors import states
 from holdfast.testing import StateTestDriver
 
 SCHEMA = "id string, v long, ts timestamp"
@@ -228,7 +228,7 @@ def test_a_crash_loses_nothing_that_was_committed_and_repeats_what_was_not(step:
 
 
 def test_groups_larger_than_a_chunk_come_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.streams import groups
+    from holdfast.streams.processors import groups
 
     class Sizes(StatefulProcessor):
         def init(self, handle: Any) -> None:

@@ -14,16 +14,22 @@ from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.coordinator import CoordinatorAddress, StateStoreCoordinator, connection, ref
-from holdfast.engine.commit import Prepared, Swap
-from holdfast.engine.manifest import SegmentRef
-from holdfast.engine.segment import SegmentInfo, Zone
+from holdfast.engine.files.manifest import SegmentRef
+from holdfast.engine.files.segment import SegmentInfo, Zone
 from holdfast.engine.storage import Runtime
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.commit import Prepared, Swap
+from holdfast.engine.versions.log import VersionLog
 from holdfast.ids import StateStoreId, StateStoreProviderId
 from holdfast.store import StateStoreProvider
-from holdfast.streams import holdings
-from holdfast.streams.holdings import UNUSED_S, VERIFY_EVERY_S, Executor, Holdings, Place
-from holdfast.streams.task import StoreSpec, TaskResult, run_task
+from holdfast.streams.stores import open_providers as holdings
+from holdfast.streams.stores.open_providers import (
+    UNUSED_S,
+    VERIFY_EVERY_S,
+    Executor,
+    Holdings,
+    Place,
+)
+from holdfast.streams.tasks.task import StoreSpec, TaskResult, run_task
 from holdfast.types import parse_schema
 
 OLD, NEW = str(UUID(int=1)), str(UUID(int=2))

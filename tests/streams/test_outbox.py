@@ -21,7 +21,7 @@ from holdfast.streams.outbox import (
     emit_if_small,
     small_bytes,
 )
-from holdfast.streams.rowwise import Rowwise
+from holdfast.streams.processors.rows import Rowwise
 from holdfast.types import parse_schema
 
 MB = 1 << 20

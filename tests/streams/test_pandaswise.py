@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import InvalidArgument
-from holdfast.streams.pandaswise import Pandaswise, key_cells
+from holdfast.streams.processors.pandas import Pandaswise, key_cells
 from holdfast.types import parse_schema
 
 _UTC = dt.UTC

@@ -12,10 +12,10 @@ from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.conf import StateStoreConf
 from holdfast.engine.statestore import EngineStateStore
 from holdfast.ids import StateStoreId
-from holdfast.streams.aggregating import ROWS
-from holdfast.streams.merging import Merge
-from holdfast.streams.sessions import SessionTask
-from holdfast.streams.task import StoreSpec
+from holdfast.streams.aggregates.merging import Merge
+from holdfast.streams.tasks.aggregation import ROWS
+from holdfast.streams.tasks.session import SessionTask
+from holdfast.streams.tasks.task import StoreSpec
 from holdfast.types import parse_schema
 
 KEY = parse_schema("id string, n long, start timestamp, end timestamp")

@@ -7,7 +7,14 @@ import random
 import numpy as np
 import pytest
 
-from holdfast.streams.sketches import DENSE, SPARSE, estimate, header, precision_of, union
+from holdfast.streams.aggregates.sketches import (
+    DENSE,
+    SPARSE,
+    estimate,
+    header,
+    precision_of,
+    union,
+)
 
 
 def _sketch(hashes: np.ndarray, rsd: float = 0.05) -> bytes:

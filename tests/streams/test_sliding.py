@@ -12,13 +12,13 @@ import pytest
 
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.conf import StateStoreConf
-from holdfast.engine.hashing import key_hashes
-from holdfast.engine.segment import HASH
+from holdfast.engine.files.segment import HASH
+from holdfast.engine.hashing.spark_hash import key_hashes
 from holdfast.ids import StateStoreId
-from holdfast.streams.aggregating import ROWS
-from holdfast.streams.merging import Merge
-from holdfast.streams.sliding import Sliding, SlidingTask
-from holdfast.streams.task import StoreSpec
+from holdfast.streams.aggregates.merging import Merge
+from holdfast.streams.tasks.aggregation import ROWS
+from holdfast.streams.tasks.sliding import Sliding, SlidingTask
+from holdfast.streams.tasks.task import StoreSpec
 from holdfast.types import parse_schema
 
 KEY = parse_schema("id string, start timestamp, end timestamp")

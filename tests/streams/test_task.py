@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.local import LocalStorage
-from holdfast.engine.filenames import PLACE
+from holdfast.engine.files.filenames import PLACE
 from holdfast.errors import IllegalState
-from holdfast.streams.task import check_place
+from holdfast.streams.tasks.task import check_place
 
 
 def test_a_task_goes_on_only_in_the_drivers_folder(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.streams import worker
+from holdfast.streams import process as worker
 
 ROOT = Path(__file__).parents[2]
 

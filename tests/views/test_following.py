@@ -13,8 +13,8 @@ import pytest
 
 import holdfast
 from holdfast.database import viewing
-from holdfast.engine.manifest import Manifest
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.types import parse_schema
 from holdfast.views import View, ViewSchema, ViewSpec, open_view

@@ -30,7 +30,7 @@ from holdfast.backends.local import (
     write_all,
 )
 from holdfast.conf import AUTOMATIC, StateStoreConf
-from holdfast.engine.filenames import KINDS, PACK, data_file
+from holdfast.engine.files.filenames import KINDS, PACK, data_file
 from holdfast.engine.storage import (
     MOST_IN_MEMORY_BYTES,
     BlobInfo,

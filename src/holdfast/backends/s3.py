@@ -32,7 +32,7 @@ from holdfast.backends.aws_client import (
 )
 from holdfast.backends.retrying import retried
 from holdfast.conf import StateStoreConf
-from holdfast.engine.filenames import is_own_data
+from holdfast.engine.files.filenames import is_own_data
 from holdfast.engine.storage import (
     MOST_IN_MEMORY_BYTES,
     BlobInfo,

@@ -8,11 +8,11 @@ from typing import Any
 
 import xxhash
 
-from holdfast.engine.blocks import BadSegment, read_part
-from holdfast.engine.extent import Extent, Ranged, Whole
-from holdfast.engine.filenames import OUTBOX, PACK, copy_path, data_file
-from holdfast.engine.manifest import Manifest, SegmentRef
-from holdfast.engine.segment import Layout, Segment, SegmentInfo
+from holdfast.engine.files.blocks import BadSegment, read_part
+from holdfast.engine.files.extent import Extent, Ranged, Whole
+from holdfast.engine.files.filenames import OUTBOX, PACK, copy_path, data_file
+from holdfast.engine.files.manifest import Manifest, SegmentRef
+from holdfast.engine.files.segment import Layout, Segment, SegmentInfo
 from holdfast.engine.storage import BlobNotFound, Storage, TooLarge
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.engine.filenames import (
+from holdfast.engine.files.filenames import (
     COPYING,
     VERSIONS,
     manifest_path,
@@ -15,7 +15,7 @@ from holdfast.engine.filenames import (
     turn_number,
     turn_path,
 )
-from holdfast.engine.manifest import Manifest, decode
+from holdfast.engine.files.manifest import Manifest, decode
 from holdfast.engine.storage import BlobNotFound, Storage
 from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
 

@@ -32,16 +32,16 @@ from holdfast.database.copy_ends import (
     way_out,
     write_mark,
 )
-from holdfast.engine.filenames import (
+from holdfast.engine.files.filenames import (
     copy_path,
     delivered_path,
     manifest_path,
     tag_path,
     turn_path,
 )
-from holdfast.engine.manifest import delivered_notes
+from holdfast.engine.files.manifest import delivered_notes
 from holdfast.engine.storage import BlobNotFound, Runtime, Storage
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Conflict, Corruption, InvalidArgument, Unavailable, VersionNotFound
 
 log = logging.getLogger(__name__)

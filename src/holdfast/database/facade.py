@@ -16,15 +16,15 @@ from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.conf import StateStoreConf
 from holdfast.database.partitioned import OPERATOR, PartitionedReader, PartitionedStore
 from holdfast.database.viewing import DatabaseView
-from holdfast.engine.chain import StoreShape
-from holdfast.engine.commit import Prepared
-from holdfast.engine.committer import Committer
-from holdfast.engine.maintenance import Periodic
-from holdfast.engine.manifest import Manifest, PartitionEntry
-from holdfast.engine.retention import Cleaner
+from holdfast.engine.files.manifest import Manifest, PartitionEntry
+from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.periodic import Periodic
 from holdfast.engine.statestore import EngineStateStore
 from holdfast.engine.storage import Runtime, Storage
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.commit import Prepared
+from holdfast.engine.versions.committer import Committer
+from holdfast.engine.versions.log import VersionLog
+from holdfast.engine.versions.retention import Cleaner
 from holdfast.errors import Closed, VersionNotFound
 from holdfast.ids import DEFAULT_STORE_NAME, StateStoreId
 from holdfast.store import Row

@@ -12,13 +12,13 @@ from holdfast.backends.locations import open_storage
 from holdfast.conf import StateStoreConf
 from holdfast.database.facade import Database
 from holdfast.database.partitioned import OPERATOR
-from holdfast.engine.chain import StoreShape
-from holdfast.engine.hash_samples import check_samples
-from holdfast.engine.hashing import HASH_NAME
-from holdfast.engine.manifest import Manifest
+from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.hashing.samples import check_samples
+from holdfast.engine.hashing.spark_hash import HASH_NAME
+from holdfast.engine.partition.chain import StoreShape
 from holdfast.engine.provider import check_same_store, check_shape, new_store_entry
 from holdfast.engine.storage import Runtime, Storage
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Conflict, InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.types import parse_schema

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.hashing import partition_of
-from holdfast.engine.segment import HASH
+from holdfast.engine.files.segment import HASH
+from holdfast.engine.hashing.spark_hash import partition_of
+from holdfast.engine.partition.writer import hashes_of
 from holdfast.engine.statestore import EngineReadStateStore, EngineStateStore, State
-from holdfast.engine.writer import hashes_of
 from holdfast.errors import Conflict, IllegalState
 from holdfast.ids import StateStoreId
 from holdfast.store import ReadStateStore, Row, RowPair, StateStore, StateStoreMetrics

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.database.partitioned import OPERATOR
-from holdfast.engine.manifest import Manifest
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Unavailable
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.views import Applied, Follower, Step, ViewSpec, open_view

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.engine.manifest import SegmentRef
+from holdfast.engine.files.manifest import SegmentRef
 from holdfast.store import StateStoreCustomMetric, StateStoreMetrics
 
 STATE_BYTES = StateStoreCustomMetric(

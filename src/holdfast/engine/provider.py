@@ -12,31 +12,31 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from holdfast.conf import StateStoreConf
-from holdfast.engine import copies
-from holdfast.engine.blocks import BadSegment
-from holdfast.engine.chain import Chain, SegmentCache, StoreShape
-from holdfast.engine.commit import Prepared, Swap, fits
-from holdfast.engine.committer import Committer
-from holdfast.engine.compaction import merge, output_path, plan
 from holdfast.engine.counters import SUPPORTED, Counters
-from holdfast.engine.filenames import manifest_path, segment_path
-from holdfast.engine.hash_samples import check_samples, make_samples
-from holdfast.engine.hashing import HASH_NAME
-from holdfast.engine.manifest import (
+from holdfast.engine.files import copies
+from holdfast.engine.files.blocks import BadSegment
+from holdfast.engine.files.filenames import manifest_path, segment_path
+from holdfast.engine.files.manifest import (
     Manifest,
     PartitionEntry,
     SegmentRef,
     StoreEntry,
     fingerprint,
 )
-from holdfast.engine.retention import Cleaner
-from holdfast.engine.rows import Rows
-from holdfast.engine.segment import SegmentInfo
-from holdfast.engine.segment_writer import SegmentWriter
+from holdfast.engine.files.segment import SegmentInfo
+from holdfast.engine.files.segment_writer import SegmentWriter
+from holdfast.engine.hashing.samples import check_samples, make_samples
+from holdfast.engine.hashing.spark_hash import HASH_NAME
+from holdfast.engine.partition.chain import Chain, SegmentCache, StoreShape
+from holdfast.engine.partition.rows import Rows
+from holdfast.engine.partition.writer import PartitionReader, PartitionWriter
 from holdfast.engine.statestore import EngineReadStateStore, EngineStateStore
 from holdfast.engine.storage import Runtime, Storage
-from holdfast.engine.versions import VersionLog
-from holdfast.engine.writer import PartitionReader, PartitionWriter
+from holdfast.engine.versions.commit import Prepared, Swap, fits
+from holdfast.engine.versions.committer import Committer
+from holdfast.engine.versions.compaction import merge, output_path, plan
+from holdfast.engine.versions.log import VersionLog
+from holdfast.engine.versions.retention import Cleaner
 from holdfast.errors import Closed, InvalidArgument, VersionNotFound
 from holdfast.ids import StateStoreId
 from holdfast.store import (

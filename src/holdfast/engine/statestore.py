@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.engine.columns import Mask
-from holdfast.engine.commit import Prepared
-from holdfast.engine.rows import NEVER, Rows
-from holdfast.engine.segment import index_numbers
-from holdfast.engine.view import Bounds, IndexRange
-from holdfast.engine.writer import PartitionReader, PartitionWriter, rows_table
+from holdfast.engine.files.segment import index_numbers
+from holdfast.engine.partition.columns import Mask
+from holdfast.engine.partition.rows import NEVER, Rows
+from holdfast.engine.partition.stack import Bounds, IndexRange
+from holdfast.engine.partition.writer import PartitionReader, PartitionWriter, rows_table
+from holdfast.engine.versions.commit import Prepared
 from holdfast.errors import Closed, IllegalState, InvalidArgument
 from holdfast.ids import StateStoreId
 from holdfast.store import ReadStateStore, Row, RowPair, StateStore, StateStoreMetrics

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.blocks import BadSegment
-from holdfast.engine.columns import Index, Mask, equal
-from holdfast.engine.manifest import SegmentRef
-from holdfast.engine.rows import Rows
-from holdfast.engine.segment import Segment
-from holdfast.engine.view import Bounds, Found, StateView
-from holdfast.engine.writer import PartitionReader
+from holdfast.engine.files.blocks import BadSegment
+from holdfast.engine.files.manifest import SegmentRef
+from holdfast.engine.files.segment import Segment
+from holdfast.engine.partition.columns import Index, Mask, equal
+from holdfast.engine.partition.rows import Rows
+from holdfast.engine.partition.stack import Bounds, Found, StateView
+from holdfast.engine.partition.writer import PartitionReader
 from holdfast.inspection.fitting import fit_columns
 from holdfast.inspection.model import Change, ChangeKind
 from holdfast.types import MapType, RowCodec, Schema

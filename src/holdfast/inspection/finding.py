@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.locations import open_storage
-from holdfast.engine.filenames import PACKS, STATE, TAGS, VERSIONS
+from holdfast.engine.files.filenames import PACKS, STATE, TAGS, VERSIONS
 from holdfast.engine.storage import Storage
 from holdfast.errors import InvalidArgument
 from holdfast.inspection.root import Root, has_versions

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.manifest import Manifest
+from holdfast.engine.files.manifest import Manifest
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.inspection.finding import open_root
 from holdfast.inspection.model import StoreInfo

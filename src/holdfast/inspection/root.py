@@ -8,12 +8,12 @@ from dataclasses import replace
 from functools import cached_property
 
 from holdfast.database.partitioned import OPERATOR
-from holdfast.engine.chain import Chain, SegmentCache, StoreShape
-from holdfast.engine.filenames import COPYING, VERSIONS, manifest_version
-from holdfast.engine.manifest import Manifest, PartitionEntry, SegmentRef, StoreEntry
+from holdfast.engine.files.filenames import COPYING, VERSIONS, manifest_version
+from holdfast.engine.files.manifest import Manifest, PartitionEntry, SegmentRef, StoreEntry
+from holdfast.engine.partition.chain import Chain, SegmentCache, StoreShape
+from holdfast.engine.partition.writer import PartitionReader
 from holdfast.engine.storage import Runtime, Storage
-from holdfast.engine.versions import VersionLog
-from holdfast.engine.writer import PartitionReader
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Corruption, InvalidArgument, Unavailable, VersionNotFound
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.inspection.model import (

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.chain import StoreShape
-from holdfast.engine.manifest import PartitionEntry, StoreEntry
-from holdfast.engine.writer import FOUND, PartitionReader, rows_table
+from holdfast.engine.files.manifest import PartitionEntry, StoreEntry
+from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.partition.writer import FOUND, PartitionReader, rows_table
 from holdfast.errors import InvalidArgument, VersionNotFound
 from holdfast.inspection.differ import diff_partition
 from holdfast.inspection.fitting import fit_row, fit_table

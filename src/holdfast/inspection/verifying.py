@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from holdfast.engine.blocks import BadSegment
-from holdfast.engine.chain import SegmentCache
-from holdfast.engine.filenames import TAGS, copy_path, manifest_path
-from holdfast.engine.manifest import Manifest, SegmentRef
+from holdfast.engine.files.blocks import BadSegment
+from holdfast.engine.files.filenames import TAGS, copy_path, manifest_path
+from holdfast.engine.files.manifest import Manifest, SegmentRef
+from holdfast.engine.partition.chain import SegmentCache
 from holdfast.errors import Corruption, InvalidArgument, Unavailable
 from holdfast.inspection.model import FileCheck, Verification
 from holdfast.inspection.root import Root

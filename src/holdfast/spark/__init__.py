@@ -1,7 +1,7 @@
 """Stateful streaming on PySpark. The only package that imports pyspark."""
 
 from holdfast.spark.frame import StatefulDataFrame, stateful
-from holdfast.spark.listening import addListener, removeListener
-from holdfast.spark.query import StatefulQuery
+from holdfast.spark.monitoring.listeners import addListener, removeListener
+from holdfast.spark.running.query import StatefulQuery
 
 __all__ = ["StatefulDataFrame", "StatefulQuery", "addListener", "removeListener", "stateful"]

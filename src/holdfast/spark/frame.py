@@ -10,21 +10,21 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark.aggregation import aggregation
-from holdfast.spark.batches import processed
-from holdfast.spark.deduplication import Deduplication
-from holdfast.spark.flow import EventTime, Flow, Sources, Stage
-from holdfast.spark.group_state import GroupStates, checked_timeout
-from holdfast.spark.keyed import KeyedOperator
-from holdfast.spark.operators import DELAY, Operator, Step, quoted
-from holdfast.spark.pandas_processing import PandasProcessing
-from holdfast.spark.private import jvm
-from holdfast.spark.private.check import check_spark
-from holdfast.spark.processing import ArrowProcessing, Processing, arrow_state
+from holdfast.spark.interop import jvm
+from holdfast.spark.interop.check import check_spark
+from holdfast.spark.operators.aggregation import aggregation
+from holdfast.spark.operators.deduplication import Deduplication
+from holdfast.spark.operators.group_state import GroupStates, checked_timeout
+from holdfast.spark.operators.keyed import KeyedOperator
+from holdfast.spark.operators.on_tables import processed
+from holdfast.spark.operators.operator import DELAY, Operator, Step, quoted
+from holdfast.spark.operators.pandas_processor import PandasProcessing
+from holdfast.spark.operators.processor import ArrowProcessing, Processing, arrow_state
+from holdfast.spark.pipeline.flow import EventTime, Flow, Sources, Stage
 from holdfast.spark.writer import StatefulStreamWriter
-from holdfast.streams.arrowwise import ArrowProcessor
 from holdfast.streams.clock import checked_time_mode
-from holdfast.streams.pandaswise import pandas_for
+from holdfast.streams.processors.arrow import ArrowProcessor
+from holdfast.streams.processors.pandas import pandas_for
 
 ColumnOrName = Column | str
 Ordinals = Column | str | int | Sequence[Column | str | int]

@@ -11,15 +11,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from holdfast.conf import StateStoreConf, setting_of_option
 from holdfast.errors import InvalidArgument
-from holdfast.spark.aggregation import SessionAggregation
-from holdfast.spark.filesink import FileSink, TableSink
-from holdfast.spark.flow import Flow
-from holdfast.spark.foreach import ForeachSink
-from holdfast.spark.opening import newest_state
-from holdfast.spark.pairing import check_not_native
-from holdfast.spark.private import jvm
-from holdfast.spark.query import StatefulQuery
-from holdfast.spark.rules import (
+from holdfast.spark.interop import jvm
+from holdfast.spark.operators.aggregation import SessionAggregation
+from holdfast.spark.pipeline.flow import Flow
+from holdfast.spark.pipeline.spec import QuerySpec
+from holdfast.spark.running.query import StatefulQuery
+from holdfast.spark.sinks.checks import (
     Checkpoint,
     check_kafka,
     check_name,
@@ -27,7 +24,9 @@ from holdfast.spark.rules import (
     check_sink,
     checkpoint_of,
 )
-from holdfast.spark.sinks import (
+from holdfast.spark.sinks.files import FileSink, TableSink
+from holdfast.spark.sinks.foreach import ForeachSink
+from holdfast.spark.sinks.sink import (
     ConsoleSink,
     FunctionSink,
     KafkaSink,
@@ -35,9 +34,10 @@ from holdfast.spark.sinks import (
     NoopSink,
     Sink,
 )
-from holdfast.spark.spec import QuerySpec
-from holdfast.spark.tables import FILE_FORMATS, open_table
-from holdfast.spark.viewing import taken_wish
+from holdfast.spark.sinks.tables import FILE_FORMATS, open_table
+from holdfast.spark.state.pairing import check_not_native
+from holdfast.spark.state.stored import newest_state
+from holdfast.spark.view import taken_wish
 
 _OUTPUT_MODES = ("append", "update", "complete")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.errors import InvalidArgument
-from holdfast.streams.groups import Late
+from holdfast.streams.processors.groups import Late
 
 NO_TIME, PROCESSING_TIME, EVENT_TIME = "none", "processingtime", "eventtime"
 TIME_MODES = (NO_TIME, PROCESSING_TIME, EVENT_TIME)

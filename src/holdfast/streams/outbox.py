@@ -17,7 +17,7 @@ import xxhash
 
 from holdfast.backends.locations import open_storage
 from holdfast.conf import StateStoreConf
-from holdfast.engine.filenames import outbox_path
+from holdfast.engine.files.filenames import outbox_path
 from holdfast.engine.storage import BlobWriter, Runtime, Storage
 from holdfast.errors import Corruption
 

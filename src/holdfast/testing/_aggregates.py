@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.engine.hashing import xxhash64
+from holdfast.engine.hashing.spark_hash import xxhash64
 from holdfast.errors import InvalidArgument
-from holdfast.streams.merging import Merge
-from holdfast.streams.sketches import header, precision_of
+from holdfast.streams.aggregates.merging import Merge
+from holdfast.streams.aggregates.sketches import header, precision_of
 from holdfast.types import ArrayType, AtomicType, DataType, DecimalType, Field, MapType, StructType
 
 Columns = list[pa.Array]

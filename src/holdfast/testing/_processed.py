@@ -8,16 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.engine.chain import StoreShape
-from holdfast.engine.hashing import KeyHasher
-from holdfast.engine.segment import HASH
+from holdfast.engine.files.segment import HASH
+from holdfast.engine.hashing.spark_hash import KeyHasher
+from holdfast.engine.partition.chain import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.streams.clock import EVENT_TIME, NO_TIME, PROCESSING_TIME, Clock, checked_time_mode
-from holdfast.streams.handle import fresh, variables_of
-from holdfast.streams.processing import InitialTask, ProcessorTask
-from holdfast.streams.rowwise import Rowwise
-from holdfast.streams.task import Task
-from holdfast.streams.variables import TIMER_VARIABLE, TIMERS, Variable, shapes_of
+from holdfast.streams.processors.handle import fresh, variables_of
+from holdfast.streams.processors.rows import Rowwise
+from holdfast.streams.processors.variables import TIMER_VARIABLE, TIMERS, Variable, shapes_of
+from holdfast.streams.tasks.processor import InitialTask, ProcessorTask
+from holdfast.streams.tasks.task import Task
 from holdfast.streams.watermark import Watermarks
 from holdfast.testing._work import Given, Setting, cells_of, row_maker
 from holdfast.types import Row, Schema, StructType, one_array

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.chain import StoreShape
-from holdfast.engine.hashing import partition_of
-from holdfast.engine.segment import HASH
-from holdfast.streams.handle import QueryInfo
+from holdfast.engine.files.segment import HASH
+from holdfast.engine.hashing.spark_hash import partition_of
+from holdfast.engine.partition.chain import StoreShape
 from holdfast.streams.outbox import Outbox
-from holdfast.streams.task import StoreSpec, Task
+from holdfast.streams.processors.handle import QueryInfo
+from holdfast.streams.tasks.task import StoreSpec, Task
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import Row, Schema
 

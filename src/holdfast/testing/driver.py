@@ -20,19 +20,19 @@ import pyarrow as pa
 from holdfast.backends.locations import open_storage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.engine.committer import Committer
-from holdfast.engine.manifest import Manifest
-from holdfast.engine.segment import index_numbers
+from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.files.segment import index_numbers
 from holdfast.engine.storage import Runtime
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.versions.committer import Committer
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import IllegalState, InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.inspection import read_state
-from holdfast.streams.embedded import empty_state
-from holdfast.streams.handle import QueryInfo
 from holdfast.streams.outbox import Emitted, Outbox, OutboxReader
-from holdfast.streams.task import StoreSpec, TaskResult
-from holdfast.streams.variables import TIMERS
+from holdfast.streams.processors.handle import QueryInfo
+from holdfast.streams.processors.variables import TIMERS
+from holdfast.streams.stores.embedded import empty_state
+from holdfast.streams.tasks.task import StoreSpec, TaskResult
 from holdfast.streams.watermark import Watermarks
 from holdfast.testing._durations import micros
 from holdfast.testing._processed import Processed

@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.chain import StoreShape
-from holdfast.engine.columns import Mask, canonical
-from holdfast.engine.hashing import key_hashes
-from holdfast.engine.segment import HASH, index_numbers
+from holdfast.engine.files.segment import HASH, index_numbers
+from holdfast.engine.hashing.spark_hash import key_hashes
+from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.partition.columns import Mask, canonical
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.streams.aggregating import ROWS, AggregationTask
-from holdfast.streams.grouping import Numbers, Runs, codes_of
-from holdfast.streams.merging import Merge, merge_table
-from holdfast.streams.sessions import SessionTask
-from holdfast.streams.sliding import Sliding, SlidingTask
-from holdfast.streams.task import Task
+from holdfast.streams.aggregates.grouping import Numbers, Runs, codes_of
+from holdfast.streams.aggregates.merging import Merge, merge_table
+from holdfast.streams.tasks.aggregation import ROWS, AggregationTask
+from holdfast.streams.tasks.session import SessionTask
+from holdfast.streams.tasks.sliding import Sliding, SlidingTask
+from holdfast.streams.tasks.task import Task
 from holdfast.streams.watermark import Watermarks
 from holdfast.testing._aggregates import parse_aggregate
 from holdfast.testing._durations import micros

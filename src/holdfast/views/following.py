@@ -11,9 +11,9 @@ from operator import add
 import pyarrow as pa
 
 from holdfast.backends.locations import check_database_address, class_over, scheme_of
-from holdfast.engine.manifest import Manifest
+from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.partition.stack import Bounds
 from holdfast.engine.statestore import EngineReadStateStore
-from holdfast.engine.view import Bounds
 from holdfast.errors import InvalidArgument, VersionNotFound
 from holdfast.views.view import Applied, Begun, Standing, View, ViewSpec
 

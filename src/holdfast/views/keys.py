@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.engine.columns import Mask
+from holdfast.engine.partition.columns import Mask
 from holdfast.types import (
     ArrayType,
     AtomicType,

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.conf import StateStoreConf
-from holdfast.engine.filenames import claim_number, manifest_version
-from holdfast.engine.manifest import Manifest, decode
-from holdfast.engine.versions import VersionLog
+from holdfast.engine.files.filenames import claim_number, manifest_version
+from holdfast.engine.files.manifest import Manifest, decode
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import HoldfastError
 from holdfast.ids import StateStoreId
-from holdfast.spark.sinks import OutputBatch
+from holdfast.spark.sinks.sink import OutputBatch
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import parse_schema
 from simulation.operators import DELAY_MS, Row, State, Total, advance

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 from pyspark.sql.types import LongType, StructField, StructType
 
-from holdfast.engine.chain import StoreShape
+from holdfast.engine.partition.chain import StoreShape
 from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.spark.operators import Operator, TaskSettings
+from holdfast.spark.operators.operator import Operator, TaskSettings
 from holdfast.streams.outbox import Outbox
-from holdfast.streams.task import StoreSpec, Task, TaskResult, finished
+from holdfast.streams.tasks.task import StoreSpec, Task, TaskResult, finished
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import parse_schema
 from simulation.frames import Frame

@@ -10,11 +10,11 @@ from typing import Any
 
 from pyspark.errors import StreamingQueryException
 
-from holdfast.engine.filenames import manifest_path
+from holdfast.engine.files.filenames import manifest_path
 from holdfast.errors import Conflict, HoldfastError
-from holdfast.spark.flow import Flow, Stage
-from holdfast.spark.query import StatefulQuery
-from holdfast.spark.spec import QuerySpec
+from holdfast.spark.pipeline.flow import Flow, Stage
+from holdfast.spark.pipeline.spec import QuerySpec
+from holdfast.spark.running.query import StatefulQuery
 from simulation.decisions import Decisions
 from simulation.frames import Frame
 from simulation.journal import Version

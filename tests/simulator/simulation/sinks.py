@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from holdfast.spark.filesink import FileSink
-from holdfast.spark.sinks import FunctionSink, OutputBatch
+from holdfast.spark.sinks.files import FileSink
+from holdfast.spark.sinks.sink import FunctionSink, OutputBatch
 from simulation.threads import Event
 from simulation.world import CHECKPOINT, OUT, Application
 

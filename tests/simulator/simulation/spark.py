@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
 
-from holdfast.spark.private.event_times import EventTimeStats
+from holdfast.spark.interop.event_times import EventTimeStats
 from simulation.frames import Cancelled, Frame
 from simulation.operators import DELAY_MS, INPUT
 from simulation.threads import Actor

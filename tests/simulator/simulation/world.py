@@ -13,12 +13,18 @@ from uuid import UUID
 import xxhash
 
 from holdfast.backends.memory import MemoryStorage
-from holdfast.engine import maintenance
+from holdfast.engine import periodic as maintenance
 from holdfast.engine.storage import Runtime
-from holdfast.spark import active, event_times, filesink, loop, opening, query, spark_query, ticks
-from holdfast.spark.private import hadoop, jvm
-from holdfast.streams import holdings, outbox, task, worker
-from holdfast.streams.holdings import Holdings
+from holdfast.spark.interop import hadoop, jvm
+from holdfast.spark.pipeline import event_times
+from holdfast.spark.running import active, loop, query, spark_query, ticks
+from holdfast.spark.sinks import files as filesink
+from holdfast.spark.state import stored as opening
+from holdfast.streams import outbox
+from holdfast.streams import process as worker
+from holdfast.streams.stores import open_providers as holdings
+from holdfast.streams.stores.open_providers import Holdings
+from holdfast.streams.tasks import task
 from simulation.decisions import Decisions
 from simulation.frames import Frame, Rdd, Rows, Session
 from simulation.journal import Journal

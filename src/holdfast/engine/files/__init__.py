@@ -1,0 +1,1 @@
+"""The bytes on disk: names, segments, manifests and their second copies."""

@@ -1,0 +1,383 @@
+"""The manifest: the one small file that makes a version real.
+
+On disk it is a line of text (name, format, compression, size, checksum) followed by compressed
+JSON. docs/format.md lists every field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from holdfast.engine.files.filenames import (
+    OUTBOXES,
+    data_file,
+    delivered_path,
+    pack_path,
+    segment_path,
+)
+from holdfast.engine.files.segment import SegmentInfo, Zone
+from holdfast.errors import Corruption, InvalidArgument
+from holdfast.ids import DEFAULT_STORE_NAME, check_store_name
+from holdfast.types import Schema, parse_schema
+
+FORMAT = 1
+_MAGIC = "HOLDFAST-MANIFEST"
+_CODEC = "zstd"
+
+
+@dataclass(frozen=True, slots=True)
+class PackSlice:
+    """Where in a pack a small delta lies."""
+
+    version: int
+    attempt: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """A segment as a manifest names it.
+
+    It covers the changes of versions low..high. `inputs` are the segments a merge or snapshot was
+    made of: the same data, to fall back on.
+    """
+
+    kind: str
+    low: int
+    high: int
+    attempt: str
+    info: SegmentInfo
+    pack: PackSlice | None = None
+    inputs: tuple[SegmentRef, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The segment's name, unique among all segments of its store."""
+        return segment_path("", self.high, self.attempt, self.kind)
+
+    def path(self, directory: str) -> str:
+        """The file that holds it."""
+        if self.pack is not None:
+            return pack_path(self.pack.version, self.pack.attempt)
+        return self.own_path(directory)
+
+    def own_path(self, directory: str) -> str:
+        """The file that would hold it if it were not in a pack."""
+        return segment_path(directory, self.high, self.attempt, self.kind)
+
+    def without_inputs(self) -> SegmentRef:
+        """The same segment with nothing to fall back on."""
+        return replace(self, inputs=())
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEntry:
+    """One partition of a store: its segments, newest first, and the bounds every read applies.
+
+    Rows whose index column is at or below `evict`, and rows whose expiry is at or below `expire`,
+    are no part of the state. `modulus` is the number of partitions the keys were dealt out to.
+    """
+
+    index: int
+    modulus: int
+    segments: tuple[SegmentRef, ...] = ()
+    num_keys: int = 0
+    evict: int | None = None
+    expire: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreEntry:
+    """One store of an operator in all its partitions."""
+
+    key_schema: Schema
+    value_schema: Schema
+    key_index: int | None
+    prefix: int
+    hash_samples: Mapping[str, Any]
+    partitions: tuple[PartitionEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A version of the whole query: every operator, store and partition."""
+
+    version: int
+    parent: int | None
+    commit_id: str
+    writer_id: str
+    epoch: int
+    committed_at_ms: int
+    hash_name: str
+    operators: Mapping[int, Mapping[str, StoreEntry]]
+    scope: Mapping[str, Any] = field(default_factory=dict)
+    batch: Mapping[str, Any] | None = None
+    watermark: Mapping[str, Any] | None = None
+    outbox: tuple[Mapping[str, Any], ...] = ()
+    delivered_through: int | None = None
+    tags: Mapping[str, int] = field(default_factory=dict)
+    parent_commit_id: str | None = None
+    numbering: Mapping[str, int] | None = None
+
+    def entry(self, operator: int, store: str, partition: int) -> PartitionEntry:
+        """One partition's entry. Requires: it exists."""
+        entries = self.operators[operator][store].partitions
+        if 0 <= partition < len(entries) and entries[partition].index == partition:
+            return entries[partition]
+        for entry in entries:
+            if entry.index == partition:
+                return entry
+        raise KeyError((operator, store, partition))
+
+    def directory(self, operator: int, store: str, partition: int) -> str:
+        """The directory of one store, as seen from the root of this manifest."""
+        if self.scope.get("kind") == "store":
+            return ""
+        location = f"{operator}/{partition}"
+        return location if store == DEFAULT_STORE_NAME else f"{location}/{store}"
+
+    def partitions(self) -> Iterator[tuple[int, str, PartitionEntry]]:
+        """Every partition with its operator and store name."""
+        for operator, stores in self.operators.items():
+            for name, store in stores.items():
+                for entry in store.partitions:
+                    yield operator, name, entry
+
+    def directories(self) -> set[str]:
+        """Every directory that holds data files of this version, packs aside."""
+        return {self.directory(op, name, entry.index) for op, name, entry in self.partitions()}
+
+    def unmerged_files(self) -> set[str]:
+        """The data files of segments whose rows this version reads from nowhere else.
+
+        They may have a second copy.
+        """
+        return {
+            ref.path(self.directory(operator, name, entry.index))
+            for operator, name, entry in self.partitions()
+            for ref in entry.segments
+            if not ref.inputs
+        }
+
+    def files(self) -> set[str]:
+        """Every data file this version needs, those to fall back on included."""
+        found = set()
+        for operator, name, entry in self.partitions():
+            directory = self.directory(operator, name, entry.index)
+            for ref in entry.segments:
+                found.add(ref.path(directory))
+                found.update(part.path(directory) for part in ref.inputs)
+        return found
+
+
+def delivered_notes(manifest: Manifest) -> list[str]:
+    """The files of which each says that a version of a stream has reached its sink.
+
+    A note without the commit id counts for a version that was committed when there were no others.
+    """
+    own = delivered_path(manifest.version, manifest.commit_id)
+    return [own, *([delivered_path(manifest.version, None)] if manifest.numbering is None else [])]
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The manifest as the bytes of its file."""
+    body = json.dumps(_to_json(manifest), separators=(",", ":")).encode()
+    packed = pa.compress(body, codec=_CODEC, asbytes=True)
+    header = f"{_MAGIC} {FORMAT} {_CODEC} {len(body)}"
+    checksum = xxhash.xxh3_64_hexdigest(header.encode() + packed)
+    return f"{header} {checksum}\n".encode() + bytes(packed)
+
+
+def decode(data: pa.Buffer | bytes, name: str) -> Manifest:
+    """The manifest in the bytes of a file; `name` is for messages."""
+    raw = bytes(data)
+    header, newline, packed = raw.partition(b"\n")
+    parts = header.split(b" ")
+    if not newline or len(parts) != 5 or parts[0] != _MAGIC.encode():
+        raise _damaged(name, "it does not start like a manifest")
+    expected = xxhash.xxh3_64_hexdigest(header.rpartition(b" ")[0] + packed)
+    if parts[1] != str(FORMAT).encode() and parts[1].isdigit():
+        raise InvalidArgument(
+            f"The manifest {name} is in format {parts[1].decode()}; this release reads format "
+            f"{FORMAT}. Upgrade holdfast to a release that reads it.",
+            condition="STATE_STORE_UNSUPPORTED_FORMAT",
+        )
+    if parts[4] != expected.encode():
+        raise _damaged(name, "its checksum does not match")
+    try:
+        body = pa.decompress(
+            packed, decompressed_size=int(parts[3]), codec=parts[2].decode(), asbytes=True
+        )
+        return _from_json(json.loads(body))
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise _damaged(name, f"its contents cannot be read ({type(error).__name__})") from error
+
+
+def _damaged(name: str, why: str) -> Corruption:
+    return Corruption(
+        f"The manifest {name} is damaged: {why}. Its version cannot be opened; older ones can, and "
+        "`holdfast verify` says which. To go on from the newest of those, move this file away."
+    )
+
+
+def _to_json(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": manifest.version,
+        "parent": manifest.parent,
+        "parent_commit_id": manifest.parent_commit_id,
+        "commit_id": manifest.commit_id,
+        "writer": {"id": manifest.writer_id, "epoch": manifest.epoch},
+        "committed_at_ms": manifest.committed_at_ms,
+        "hash": manifest.hash_name,
+        "scope": dict(manifest.scope),
+        "operators": {
+            str(operator): {name: _store_to_json(store) for name, store in stores.items()}
+            for operator, stores in manifest.operators.items()
+        },
+        "batch": manifest.batch,
+        "watermark": manifest.watermark,
+        "outbox": list(manifest.outbox),
+        "delivered_through": manifest.delivered_through,
+        "tags": dict(manifest.tags),
+        **({} if manifest.numbering is None else {"numbering": dict(manifest.numbering)}),
+    }
+
+
+def _from_json(body: dict[str, Any]) -> Manifest:
+    return Manifest(
+        version=body["version"],
+        parent=body["parent"],
+        commit_id=body["commit_id"],
+        writer_id=body["writer"]["id"],
+        epoch=body["writer"]["epoch"],
+        committed_at_ms=body["committed_at_ms"],
+        hash_name=body["hash"],
+        scope=body["scope"],
+        operators={
+            int(operator): {
+                check_store_name(name): _store_from_json(store) for name, store in stores.items()
+            }
+            for operator, stores in body["operators"].items()
+        },
+        batch=body["batch"],
+        watermark=body["watermark"],
+        outbox=tuple(_outbox_from_json(part) for part in body["outbox"]),
+        delivered_through=body["delivered_through"],
+        tags=body["tags"],
+        parent_commit_id=body["parent_commit_id"],
+        numbering=_numbering_from_json(body.get("numbering")),
+    )
+
+
+def _store_to_json(store: StoreEntry) -> dict[str, Any]:
+    return {
+        "key": store.key_schema.json(),
+        "value": store.value_schema.json(),
+        "fingerprint": fingerprint(store.key_schema, store.value_schema),
+        "key_index": store.key_index,
+        "prefix": store.prefix,
+        "hash_samples": dict(store.hash_samples),
+        "partitions": [_partition_to_json(entry) for entry in store.partitions],
+    }
+
+
+def _store_from_json(body: dict[str, Any]) -> StoreEntry:
+    return StoreEntry(
+        key_schema=parse_schema(body["key"]),
+        value_schema=parse_schema(body["value"]),
+        key_index=body["key_index"],
+        prefix=body["prefix"],
+        hash_samples=body["hash_samples"],
+        partitions=tuple(_partition_from_json(entry) for entry in body["partitions"]),
+    )
+
+
+def fingerprint(key_schema: Schema, value_schema: Schema) -> str:
+    """What two stores must share for a task's rows to fit in."""
+    return f"{key_schema.fingerprint()}-{value_schema.fingerprint()}"
+
+
+def _partition_to_json(entry: PartitionEntry) -> dict[str, Any]:
+    return {
+        "index": entry.index,
+        "modulus": entry.modulus,
+        "num_keys": entry.num_keys,
+        "evict": entry.evict,
+        "expire": entry.expire,
+        "segments": [segment_to_json(ref) for ref in entry.segments],
+    }
+
+
+def _partition_from_json(body: dict[str, Any]) -> PartitionEntry:
+    return PartitionEntry(
+        index=_number(body["index"]),
+        modulus=body["modulus"],
+        num_keys=body["num_keys"],
+        evict=body["evict"],
+        expire=body["expire"],
+        segments=tuple(segment_from_json(ref) for ref in body["segments"]),
+    )
+
+
+def segment_to_json(ref: SegmentRef) -> list[Any]:
+    """A segment as a flat list: field names would outweigh the data."""
+    info = ref.info
+    pack = None if ref.pack is None else [ref.pack.version, ref.pack.attempt, ref.pack.offset]
+    return [
+        ref.kind, ref.low, ref.high, ref.attempt,
+        info.rows, info.dead, info.size, info.tail, info.checksum, list(info.zone),
+        pack, [segment_to_json(part) for part in ref.inputs],
+    ]  # fmt: skip
+
+
+def segment_from_json(body: list[Any]) -> SegmentRef:
+    """The segment `segment_to_json` wrote."""
+    kind, low, high, attempt, rows, dead, size, tail, checksum, zone, pack, inputs = body
+    return SegmentRef(
+        kind=_part_of_name(kind),
+        low=low,
+        high=_number(high),
+        attempt=_part_of_name(attempt),
+        info=SegmentInfo(rows, dead, size, tail, checksum, Zone(*zone)),
+        pack=None if pack is None else _pack_from_json(*pack),
+        inputs=tuple(segment_from_json(part) for part in inputs),
+    )
+
+
+def _pack_from_json(version: int, attempt: str, offset: int) -> PackSlice:
+    return PackSlice(_number(version), _part_of_name(attempt), offset)
+
+
+def _numbering_from_json(body: dict[str, Any] | None) -> dict[str, int] | None:
+    if body is None:
+        return None
+    return {name: _number(body[name]) for name in ("first", "last")}
+
+
+def _outbox_from_json(body: dict[str, Any]) -> dict[str, Any]:
+    path = body.get("path")
+    if path is not None and (data_file(path) is None or path.rpartition("/")[0] != OUTBOXES):
+        raise ValueError
+    return body
+
+
+# A manifest that somebody made up must not lead to files outside the root.
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int):
+        raise TypeError
+    return value
+
+
+def _part_of_name(text: Any) -> str:
+    if "/" in text:
+        raise ValueError
+    return str(text)

@@ -1,0 +1,1 @@
+"""Spark SQL's hash functions without Spark."""

@@ -1,0 +1,1 @@
+"""The rows of one partition at one version: read, changed and written."""

@@ -1,0 +1,1 @@
+"""The versions of a root: committed, claimed, merged and removed."""

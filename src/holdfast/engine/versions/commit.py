@@ -1,0 +1,211 @@
+"""The commit protocol as pure functions over observed facts. No I/O happens here.
+
+A version becomes real by creating its manifest, whole and only if absent. Everything that
+decides whether that may happen, what it means that it did or did not, and what the manifest
+says, is in this module, so that tests can run every order of events through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from holdfast.engine.files.manifest import Manifest, PartitionEntry, SegmentRef, StoreEntry
+from holdfast.errors import IllegalState
+
+Place = tuple[int, str, int]
+"""A partition of a store: operator, store name, partition."""
+
+
+class Verdict(Enum):
+    """What an attempt to create a manifest came to."""
+
+    COMMITTED = "committed"
+    CONFLICT = "conflict"
+    RETRY = "retry"
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """A finished merge or snapshot: `output` holds the same data as `inputs`, in chain order.
+
+    Where one of those was damaged, `output.inputs` are the segments that were read instead.
+    """
+
+    inputs: tuple[str, ...]
+    output: SegmentRef
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a task that finished tells the committer. Files it names exist already.
+
+    `inline` is the delta itself when it is small; its reference gets a place in the pack when
+    the version is committed.
+    """
+
+    operator: int
+    store: str
+    partition: int
+    base_version: int
+    schemas: str
+    delta: SegmentRef | None
+    num_keys: int
+    evict: int | None = None
+    expire: int | None = None
+    inline: bytes | None = None
+    swaps: tuple[Swap, ...] = ()
+
+    @property
+    def place(self) -> Place:
+        """The partition it is about."""
+        return self.operator, self.store, self.partition
+
+
+def judge_create(created: bool | None, existing_commit_id: str | None, commit_id: str) -> Verdict:
+    """What became of creating a manifest.
+
+    `created` is the storage's answer, None when it gave none; `existing_commit_id` is what a
+    later read of that version showed, None for nothing. After an unclear answer our own commit
+    id means that it was us.
+    """
+    if created:
+        return Verdict.COMMITTED
+    if existing_commit_id is None:
+        return Verdict.RETRY
+    return Verdict.COMMITTED if existing_commit_id == commit_id else Verdict.CONFLICT
+
+
+def may_have_aged(waited_ms: int | None, grace_ms: int) -> bool:
+    """Whether a version after the base may have been committed and removed again meanwhile.
+
+    `waited_ms` is the time since no version after the base existed, None when that was never
+    known. Within half the grace period no manifest can have gone.
+    """
+    return waited_ms is None or waited_ms * 2 >= grace_ms
+
+
+def still_newest(
+    verdict: Verdict, version: int, commit_id: str, newest: int | None, next_parent: str | None
+) -> Verdict:
+    """Whether a version created after a long time is part of the history.
+
+    A writer that slept past the grace period may have re-created a version that its successors
+    committed and retention removed. `next_parent` is the commit id that the manifest of the next
+    version names as its parent, None where there is none. Requires: `newest` was listed, and the
+    next version read, after the create.
+    """
+    if verdict is not Verdict.COMMITTED or newest is None or newest <= version:
+        return verdict
+    return verdict if next_parent == commit_id else Verdict.CONFLICT
+
+
+def is_stray(commit_id: str, next_parent: str | None) -> bool:
+    """Whether a created version surely has no place in the history, and may be taken back.
+
+    Where the next version is gone nobody can tell: the manifest stays, and retention removes it.
+    """
+    return next_parent is not None and next_parent != commit_id
+
+
+def check_prepared(
+    base: Manifest, prepared: Sequence[Prepared], schemas: Mapping[tuple[int, str], str]
+) -> None:
+    """Refuse a commit that is not exactly one fitting row for each partition of `base`."""
+    expected = {(op, name, entry.index) for op, name, entry in base.partitions()}
+    seen: set[Place] = set()
+    for row in prepared:
+        place = row.place
+        what = f"operator {row.operator}, store {row.store!r}, partition {row.partition}"
+        if place not in expected:
+            raise IllegalState(f"Version {base.version} has no {what}: nothing was committed.")
+        if place in seen:
+            raise IllegalState(f"Two results for {what}: nothing was committed.")
+        if row.base_version != base.version:
+            raise IllegalState(
+                f"The result for {what} is based on version {row.base_version}, not on "
+                f"{base.version}: nothing was committed."
+            )
+        if row.schemas != schemas[row.operator, row.store]:
+            raise IllegalState(
+                f"The result for {what} has another schema than the store: nothing was committed."
+            )
+        seen.add(place)
+    if missing := sorted(expected - seen):
+        op, name, partition = missing[0]
+        raise IllegalState(
+            f"{len(missing)} partitions gave no result, the first is operator {op}, store "
+            f"{name!r}, partition {partition}: nothing was committed."
+        )
+
+
+def next_operators(
+    base: Manifest, prepared: Sequence[Prepared], present: Collection[str] | None = None
+) -> dict[int, dict[str, StoreEntry]]:
+    """The operators of the version after `base`.
+
+    A swap goes in where exactly its inputs still stand side by side, and its file is among
+    `present` (None: all are).
+    """
+    by_place = {row.place: row for row in prepared}
+    return {
+        operator: {
+            name: replace(
+                store,
+                partitions=tuple(
+                    _next_entry(
+                        entry,
+                        by_place[operator, name, entry.index],
+                        base.directory(operator, name, entry.index),
+                        present,
+                    )
+                    for entry in store.partitions
+                ),
+            )
+            for name, store in stores.items()
+        }
+        for operator, stores in base.operators.items()
+    }
+
+
+def _next_entry(
+    entry: PartitionEntry, row: Prepared, directory: str, present: Collection[str] | None
+) -> PartitionEntry:
+    segments = entry.segments
+    for swap in row.swaps:
+        if present is None or swap.output.path(directory) in present:
+            segments = swap_in(segments, swap)
+    if row.delta is not None:
+        segments = (row.delta, *segments)
+    return replace(
+        entry,
+        segments=segments,
+        num_keys=row.num_keys,
+        evict=higher(entry.evict, row.evict),
+        expire=higher(entry.expire, row.expire),
+    )
+
+
+def fits(segments: tuple[SegmentRef, ...], swap: Swap) -> bool:
+    """Whether the swap's inputs stand side by side in `segments`."""
+    return swap_in(segments, swap) is not segments
+
+
+def swap_in(segments: tuple[SegmentRef, ...], swap: Swap) -> tuple[SegmentRef, ...]:
+    """`segments` with the swap's inputs replaced, or as they were when those are not all there."""
+    names = tuple(ref.name for ref in segments)
+    width = len(swap.inputs)
+    for start in range(len(names) - width + 1):
+        if names[start : start + width] == swap.inputs:
+            inputs = swap.output.inputs or segments[start : start + width]
+            output = replace(swap.output, inputs=tuple(ref.without_inputs() for ref in inputs))
+            return (*segments[:start], output, *segments[start + width :])
+    return segments
+
+
+def higher(left: int | None, right: int | None) -> int | None:
+    """The higher of two bounds; a bound never steps back."""
+    if left is None or right is None:
+        return right if left is None else left
+    return max(left, right)

@@ -1,0 +1,137 @@
+"""Turning prepared changes into a version: pack, check, publish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from holdfast.conf import StateStoreConf
+from holdfast.engine.files import copies
+from holdfast.engine.files.filenames import pack_path
+from holdfast.engine.files.manifest import Manifest, PackSlice, fingerprint
+from holdfast.engine.hashing.spark_hash import HASH_NAME
+from holdfast.engine.storage import Runtime
+from holdfast.engine.versions.commit import Prepared, check_prepared, next_operators
+from holdfast.engine.versions.log import VersionLog
+from holdfast.errors import Conflict, HoldfastError
+
+_PACK_ALIGNMENT = 64
+_AT_ONCE = 16
+
+
+class Committer:
+    """The one that creates versions of a root. Requires: calls come one at a time."""
+
+    def __init__(self, versions: VersionLog, runtime: Runtime, conf: StateStoreConf) -> None:
+        self._versions = versions
+        self._runtime = runtime
+        self._conf = conf
+        self._writer_id = runtime.new_id()
+        self._epoch: int | None = None
+
+    def commit(
+        self,
+        base: Manifest,
+        based_at_ms: int | None,
+        prepared: Sequence[Prepared],
+        commit_id: str,
+        **facts: Any,
+    ) -> Manifest:
+        """Commit the version after `base` and return its manifest as it is stored.
+
+        `facts` are further fields of the manifest, such as batch and watermark. Calling it again
+        with the same `commit_id` after an unclear failure is safe: it recognises itself.
+        """
+        schemas = {
+            (operator, name): fingerprint(store.key_schema, store.value_schema)
+            for operator, stores in base.operators.items()
+            for name, store in stores.items()
+        }
+        check_prepared(base, prepared, schemas)
+        self._check_files(base, prepared)
+        packed = self._pack(base.version + 1, prepared)
+        manifest = self._next(base, packed, commit_id, facts)
+        return self._versions.publish(manifest, self._conf.grace_period_ms, based_at_ms)
+
+    def conflict_after(self, base: Manifest) -> Conflict | None:
+        """The conflict with another writer that has committed a version after `base`.
+
+        None where there is none, and where the storage cannot tell.
+        """
+        try:
+            newest = self._versions.newest_intact()
+        except HoldfastError:
+            return None
+        if newest is None or newest.version <= base.version:
+            return None
+        is_own = newest.writer_id == self._writer_id
+        return None if is_own else self._versions.conflict(base.version + 1)
+
+    def _next(
+        self, base: Manifest, prepared: Sequence[Prepared], commit_id: str, facts: Mapping[str, Any]
+    ) -> Manifest:
+        if self._epoch is None:
+            self._epoch = base.epoch + 1
+        return replace(
+            base,
+            version=base.version + 1,
+            parent=base.version,
+            parent_commit_id=base.commit_id,
+            commit_id=commit_id,
+            writer_id=self._writer_id,
+            epoch=self._epoch,
+            committed_at_ms=self._runtime.clock_ms(),
+            hash_name=HASH_NAME,
+            operators=next_operators(base, prepared, self._present(base, prepared)),
+            tags=self._versions.intact_tags(),
+            **facts,
+        )
+
+    def _check_files(self, base: Manifest, prepared: Sequence[Prepared]) -> None:
+        """Refuse a delta whose file is not there: its task was cleaned up as a loser."""
+        wanted = [
+            row.delta.path(base.directory(row.operator, row.store, row.partition))
+            for row in prepared
+            if row.delta is not None and row.inline is None
+        ]
+        if missing := sorted(set(wanted) - self._there(wanted)):
+            raise copies.missing_file(self._versions.storage, missing[0])
+
+    def _present(self, base: Manifest, prepared: Sequence[Prepared]) -> set[str]:
+        return self._there(
+            swap.output.path(base.directory(row.operator, row.store, row.partition))
+            for row in prepared
+            for swap in row.swaps
+        )
+
+    def _there(self, paths: Iterable[str]) -> set[str]:
+        """Those of some files that are there; a server is asked for several at a time."""
+        wanted, storage = list(dict.fromkeys(paths)), self._versions.storage
+        if len(wanted) < 2 or not storage.source.is_remote:
+            return {path for path in wanted if storage.size(path) is not None}
+        with ThreadPoolExecutor(min(len(wanted), _AT_ONCE), "holdfast-commit") as pool:
+            sizes = pool.map(storage.size, wanted)
+            return {path for path, size in zip(wanted, sizes, strict=True) if size is not None}
+
+    def _pack(self, version: int, prepared: Sequence[Prepared]) -> list[Prepared]:
+        """The same rows with every inline delta placed in one new pack."""
+        if not any(row.inline for row in prepared):
+            return list(prepared)
+        attempt = self._runtime.new_id()
+        placed = []
+        offset = 0
+        path = pack_path(version, attempt)
+        with copies.open_writer(self._versions.storage, path, self._conf) as blob:
+            for row in prepared:
+                if row.inline is None or row.delta is None:
+                    placed.append(row)
+                    continue
+                blob.write(row.inline)
+                padding = -len(row.inline) % _PACK_ALIGNMENT
+                blob.write(b"\0" * padding)
+                delta = replace(row.delta, pack=PackSlice(version, attempt, offset))
+                placed.append(replace(row, delta=delta, inline=None))
+                offset += len(row.inline) + padding
+        return placed

@@ -1,0 +1,123 @@
+"""Merging segments in tiers: what to merge (pure), and doing it a piece at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.conf import StateStoreConf
+from holdfast.engine.files.filenames import segment_path
+from holdfast.engine.files.manifest import PartitionEntry, SegmentRef
+from holdfast.engine.files.segment_writer import SegmentWriter
+from holdfast.engine.partition.chain import Chain, StoreShape
+from holdfast.engine.partition.stack import StateView
+from holdfast.engine.storage import Storage
+from holdfast.engine.versions.commit import Swap
+
+log = logging.getLogger(__name__)
+_SMALLEST_TIER_BYTES = 64 << 10
+_SNAPSHOT_RATIO = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Merge a manifest's segments start..stop (newest first) into one of this kind."""
+
+    start: int
+    stop: int
+    kind: str
+
+
+def plan(
+    segments: Sequence[SegmentRef], conf: StateStoreConf, *, force: bool = False
+) -> Plan | None:
+    """What is worth merging, or None; with `force` everything, unless it is merged already.
+
+    A snapshot once enough deltas have come since the last one and they weigh a third of it, or
+    once very many have; before that, neighbours of one tier. So each byte is rewritten once for
+    each tier.
+    """
+    if force:
+        merged = [ref.kind for ref in segments] in ([], ["snapshot"])
+        return None if merged else Plan(0, len(segments), "snapshot")
+    if _snapshot_is_due(segments, conf):
+        return Plan(0, len(segments), "snapshot")
+    tiers = [_tier(ref.info.size, conf.merge_fanout) for ref in segments]
+    start = 0
+    while start < len(tiers):
+        stop = start
+        while stop < len(tiers) and tiers[stop] == tiers[start]:
+            stop += 1
+        if stop - start >= conf.merge_fanout:
+            kind = "snapshot" if stop == len(segments) else "merge"
+            return Plan(start, stop, kind)
+        start = stop
+    if len(segments) >= conf.max_segments:
+        return Plan(0, len(segments), "snapshot")
+    return None
+
+
+def _snapshot_is_due(segments: Sequence[SegmentRef], conf: StateStoreConf) -> bool:
+    newer = []
+    snapshot: SegmentRef | None = None
+    for ref in segments:
+        if ref.kind == "snapshot":
+            snapshot = ref
+            break
+        newer.append(ref)
+    deltas = sum(ref.high - ref.low + 1 for ref in newer)
+    if deltas < conf.min_deltas_for_snapshot:
+        return False
+    if conf.snapshot_lag and deltas >= conf.snapshot_lag:
+        return True
+    weight = sum(ref.info.size for ref in newer)
+    return snapshot is None or weight * _SNAPSHOT_RATIO >= snapshot.info.size
+
+
+def _tier(size: int, fanout: int) -> int:
+    tier, limit = 0, _SMALLEST_TIER_BYTES
+    while size > limit:
+        tier, limit = tier + 1, limit * fanout
+    return tier
+
+
+def output_path(entry: PartitionEntry, todo: Plan, directory: str, attempt: str) -> str:
+    """The file that `merge` will write."""
+    kind = _kind(entry, todo)
+    return segment_path(directory, entry.segments[todo.start].high, attempt, kind)
+
+
+def _kind(entry: PartitionEntry, todo: Plan) -> str:
+    return todo.kind if todo.stop == len(entry.segments) else "merge"
+
+
+def merge(
+    chain: Chain, todo: Plan, shape: StoreShape, storage: Storage, directory: str, attempt: str,
+    compression: str,
+) -> Swap:  # fmt: skip
+    """Write the merged segment and say what it replaces. Memory stays at a few chunks.
+
+    A merge that does not reach the oldest segment keeps tombstones, and turns rows that the
+    bounds hide into some: an older row of the same key must not come back.
+    """
+    chain.usable()
+    refs = chain.entry.segments[todo.start : todo.stop]
+    read, sources = chain.between(todo.start, todo.stop)
+    reaches_oldest = todo.stop == len(chain.entry.segments)
+    view = StateView(sources, shape.layout, chain.bounds)
+    path = output_path(chain.entry, todo, directory, attempt)
+    with storage.open_writer(path) as blob:
+        writer = SegmentWriter(
+            blob,
+            shape.layout,
+            expires=any(source.has_expiry for source in sources),
+            compression=compression,
+        )
+        for piece in view.pieces(keep_dead=not reaches_oldest):
+            writer.add(piece)
+        info = writer.finish()
+    log.info("Merged %d segments of %s into %s", len(refs), storage.location, path)
+    kind = _kind(chain.entry, todo)
+    output = SegmentRef(kind, refs[-1].low, refs[0].high, attempt, info, inputs=read)
+    return Swap(tuple(ref.name for ref in refs), output)

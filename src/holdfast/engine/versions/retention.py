@@ -1,0 +1,196 @@
+"""Which files may go. The rules are pure; a `Cleaner` lists, decides and deletes."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from holdfast.conf import StateStoreConf
+from holdfast.engine.files.filenames import (
+    OUTBOXES,
+    PACKS,
+    VERSIONS,
+    copied_path,
+    copy_path,
+    data_file,
+    is_copy,
+)
+from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.storage import Runtime
+from holdfast.engine.versions.log import VersionLog
+
+log = logging.getLogger(__name__)
+_LEAST_SWEEP_AGE_S = 60.0
+"""A temporary file younger than this may belong to a writer at work."""
+_VERSIONS_WITH_COPIES = 3
+"""The two newest, and the one before them: its turn comes if the newest manifest is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A manifest that stays: when it was committed and the files it needs."""
+
+    committed_at_ms: int
+    files: frozenset[str]
+    directories: frozenset[str] = frozenset()
+    """Where its stores keep their files."""
+    unmerged: frozenset[str] = frozenset()
+    """Those of the files whose rows it reads from nowhere else."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, *, is_newest: bool) -> Kept:
+        """A version's; its output, too, as long as it may not have been delivered."""
+        waiting = {part["path"] for part in manifest.outbox} if is_newest else set()
+        # Versions share most of their files, and so their names.
+        files = frozenset(sys.intern(path) for path in manifest.files() | waiting)
+        return cls(
+            manifest.committed_at_ms,
+            files,
+            frozenset(manifest.directories()),
+            frozenset(sys.intern(path) for path in manifest.unmerged_files()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUp:
+    """What to delete, manifests before files."""
+
+    versions: list[int] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+
+def retired_versions(
+    committed_at_ms: Mapping[int, int],
+    tagged: Collection[int],
+    keep: int,
+    now_ms: int,
+    grace_ms: int,
+) -> list[int]:
+    """Versions that may go: beyond the newest `keep`, without a tag, and the grace period over.
+
+    The grace period counts from the commit that pushed a version out of the newest `keep`.
+    """
+    ordered = sorted(committed_at_ms)
+    retired = []
+    for place, version in enumerate(ordered):
+        successor = place + max(keep, 2)
+        if successor >= len(ordered) or version in tagged:
+            continue
+        if now_ms - committed_at_ms[ordered[successor]] >= grace_ms:
+            retired.append(version)
+    return retired
+
+
+def dead_files(
+    listed: Sequence[str],
+    kept: Mapping[int, Kept],
+    spared: Collection[str],
+    now_ms: int,
+    grace_ms: int,
+) -> list[str]:
+    """Listed data files that no kept version needs and that nobody can be about to commit.
+
+    Requires: `listed` was read first, then `spared`, then `kept`. A file of a version above the
+    newest is never touched; one of a version up to it has lost once that version was committed
+    with other files, and goes when that is longer ago than the grace period. `spared` are merges,
+    finished or under way, that wait to be swapped in.
+    """
+    if not kept:
+        return []
+    needed = frozenset().union(*(manifest.files for manifest in kept.values()))
+    needed |= needed_copies(listed, kept, needed)
+    newest = max(kept)
+    dead = []
+    for path in listed:
+        name = data_file(path)
+        if name is None or path in needed or path in spared or name.version > newest:
+            continue
+        decided = min(version for version in kept if version >= name.version)
+        if now_ms - kept[decided].committed_at_ms >= grace_ms:
+            dead.append(path)
+    return dead
+
+
+def needed_copies(
+    listed: Sequence[str], kept: Mapping[int, Kept], needed: Collection[str]
+) -> set[str]:
+    """Second copies that stay: those of files whose rows a newest version reads from nowhere else.
+
+    A merge is swapped in only after it was read back: from then on it and the segments it was made
+    of hold the rows twice. A copy also stays for as long as the file itself is missing and some
+    version needs it.
+    """
+    copies = [path for path in listed if is_copy(path)]
+    if not copies:
+        return set()
+    recent = sorted(kept)[-_VERSIONS_WITH_COPIES:]
+    found = {copy_path(path) for version in recent for path in kept[version].unmerged}
+    lost = set(map(copied_path, copies)).intersection(needed).difference(listed)
+    return found.union(map(copy_path, lost))
+
+
+class Cleaner:
+    """Cleans one root, again and again; a version that does not change any more it reads once."""
+
+    def __init__(self, versions: VersionLog, runtime: Runtime, conf: StateStoreConf) -> None:
+        self._versions, self._runtime, self._conf = versions, runtime, conf
+        self._known: dict[int, Kept] = {}
+
+    def clean(
+        self,
+        waiting: Callable[[], Collection[str]] = frozenset,
+        quiet: AbstractContextManager[object] | None = None,
+    ) -> CleanUp:
+        """Delete what the rules say: manifests first, so that none ever lacks a file.
+
+        `waiting` gives the files of merges that wait to be swapped in, those under way included.
+        While `quiet` is entered, nobody may be at work on merges it does not give; it is left
+        before anything is read of the versions or deleted.
+        """
+        versions, conf, now_ms = self._versions, self._conf, self._runtime.clock_ms()
+        storage = versions.storage
+        with quiet or nullcontext():
+            found = [blob.path for blob in storage.list("")]
+            spared = waiting()
+        tagged = set(versions.tags().values())
+        manifests = self._read(versions.versions())
+        # Other stores of this partition may keep their files, with manifests of their own, below.
+        own = {PACKS, OUTBOXES}.union(*(each.directories for each in manifests.values()))
+        listed = [path for path in found if path.rpartition("/")[0] in own]
+        retired = versions.retire(
+            retired_versions(
+                {version: each.committed_at_ms for version, each in manifests.items()},
+                tagged,
+                conf.min_versions_to_retain,
+                now_ms,
+                conf.grace_period_ms,
+            )
+        )
+        gone = set(retired)
+        kept = {version: each for version, each in manifests.items() if version not in gone}
+        files = dead_files(listed, kept, spared, now_ms, conf.grace_period_ms)
+        for path in files:
+            storage.delete(path)
+        storage.sweep(max(conf.grace_period_ms / 1000, _LEAST_SWEEP_AGE_S))
+        if retired or files:
+            log.info(
+                "Removed %d versions and %d files from %s/%s",
+                len(retired), len(files), storage.location, VERSIONS,
+            )  # fmt: skip
+        return CleanUp(retired, files)
+
+    def _read(self, there: Sequence[int]) -> dict[int, Kept]:
+        """What the rules want to know of the versions that are there."""
+        newest = max(there, default=0)
+        known = self._known
+        read = {
+            version: known.get(version)
+            or Kept.of(self._versions.load(version), is_newest=version == newest)
+            for version in there
+        }
+        # One that has a successor is history; the newest may yet turn out to be a stray.
+        self._known = {version: each for version, each in read.items() if version < newest}
+        return read

@@ -1,0 +1,288 @@
+"""How Spark analyzed an aggregation: its windows, and its functions taken apart.
+
+`check` looks for the classes of Catalyst's that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DataType,
+    StructType,
+    TimestampNTZType,
+    _parse_datatype_json_string,
+)
+
+from holdfast.errors import InvalidArgument
+from holdfast.spark.interop.classes import java_class
+from holdfast.spark.interop.jvm import (
+    CATALYST,
+    class_of,
+    column_of,
+    frame_of,
+    scala_list,
+    scala_seq,
+    walk,
+)
+from holdfast.streams.tasks.sliding import Sliding
+
+
+@dataclass(frozen=True)
+class AggregateCall:
+    """One aggregate function of a query: what it is called and the columns it is called with."""
+
+    function: str
+    sql: str
+    inputs: tuple[Column, ...]
+    input_types: tuple[DataType, ...]
+    where: Column | None
+    type: DataType
+    distinct: bool
+    mode: str = ""
+    """How it takes an overflow, ANSI, LEGACY or TRY; nothing for most functions."""
+    flags: tuple[Any, ...] = ()
+
+    @property
+    def in_words(self) -> str:
+        """The flags in words; nothing for most functions."""
+        if self.function in ("First", "Last"):
+            return "without nulls" if self.flags[0] else "with nulls"
+        return f"with an error of {self.flags[0]:g}" if self.flags else ""
+
+
+@dataclass(frozen=True)
+class AnalyzedAggregation:
+    """An aggregation taken apart: its calls, and how each output column is made of them.
+
+    `finish` takes the names of columns that hold the keys and the calls' values, and gives the
+    output columns after the keys.
+    """
+
+    calls: tuple[AggregateCall, ...]
+    finish: Callable[[list[str], list[str]], list[Column]]
+
+
+def analyze_aggregation(frame: DataFrame, num_keys: int) -> AnalyzedAggregation:
+    """Take apart a frame that is `something.groupBy(keys).agg(...)`."""
+    session = frame.sparkSession
+    plan, outputs = _made_of(session, frame._jdf.queryExecution().analyzed())
+    groupings = scala_list(plan.groupingExpressions())
+    found: list[Any] = []
+
+    for output in outputs:
+        for node in walk(output.expression):
+            if class_of(node) != "AggregateExpression":
+                continue
+            if not any(node.semanticEquals(other) for other in found):
+                found.append(node)
+
+    def finish(key_names: list[str], call_names: list[str]) -> list[Column]:
+        def replaced(node: Any) -> Any:
+            if class_of(node) == "AggregateExpression":
+                at = next(i for i, other in enumerate(found) if node.semanticEquals(other))
+                return _attribute(session, call_names[at])
+            for key, grouping in zip(key_names, groupings, strict=False):
+                if node.semanticEquals(grouping):
+                    return _attribute(session, key)
+            return _rebuilt(session, node, replaced)
+
+        return [
+            column_of(session, replaced(output.expression)).alias(output.name)
+            for output in outputs[num_keys:]
+        ]
+
+    columns = [column.name().lower() for column in scala_list(plan.child().output())]
+    calls = tuple(_call(session, node, columns) for node in found)
+    return AnalyzedAggregation(calls, finish)
+
+
+@dataclass(frozen=True)
+class _Output:
+    """A column that comes out of an aggregation, and what it is made of in terms of its input."""
+
+    name: str
+    id: int
+    expression: Any
+
+
+def _made_of(session: SparkSession, plan: Any) -> tuple[Any, list[_Output]]:
+    """The aggregation of a plan, and the columns that come out of the plan.
+
+    Spark puts projections on top where a column is made of others by the names given to them.
+    """
+    if plan.nodeName() == "Aggregate":
+        return plan, [_output(node) for node in scala_list(plan.aggregateExpressions())]
+    if plan.nodeName() != "Project":
+        raise InvalidArgument(
+            f"An aggregation of a stream makes one row of each group, and {plan.nodeName()} does "
+            "more. Call agg with the aggregate alone, and the rest in a select after it."
+        )
+    aggregate, below = _made_of(session, plan.child())
+    known = {output.id: output.expression for output in below}
+
+    def replaced(node: Any) -> Any:
+        if class_of(node) == "AttributeReference":
+            return known.get(node.exprId().id(), node)
+        return _rebuilt(session, node, replaced)
+
+    outputs = map(_output, scala_list(plan.projectList()))
+    return aggregate, [replace(each, expression=replaced(each.expression)) for each in outputs]
+
+
+def _output(node: Any) -> _Output:
+    return _Output(str(node.name()), int(node.exprId().id()), _unaliased(node))
+
+
+@dataclass(frozen=True)
+class TimeWindow:
+    """A window of a fixed length that a frame is grouped by, and the times it is over."""
+
+    time: Column
+    window: Column
+    shape: Sliding
+
+    def is_last_of(self, rows: DataFrame) -> Column:
+        """Whether a window is the last one that its row is in, where Spark deals rows out to all.
+
+        To be aggregated together with the window.
+        """
+        kind = rows.select(self.time).schema[0].dataType
+        time, start = self.time, self.window.getField("start")
+        if isinstance(kind, StructType):  # a window of windows goes by their last moment
+            kind = kind["end"].dataType
+            time = time.getField("end") - F.expr("INTERVAL '0.000001' SECOND")
+        if isinstance(kind, TimestampNTZType):
+            return time < start + F.lit(timedelta(microseconds=self.shape.slide_us))
+        # Spark adds days by the calendar of the session's time zone, but windows do not.
+        return F.unix_micros(time) < F.unix_micros(start) + F.lit(self.shape.slide_us)
+
+
+def time_window(frame: DataFrame) -> TimeWindow | None:
+    """The window that is part of what a frame, `something.groupBy(keys).agg(...)`, is grouped by.
+
+    There is one at most: Spark refuses more.
+    """
+    plan = frame._jdf.queryExecution().logical()
+    if plan.nodeName() != "Aggregate":
+        return None
+    nodes = (node for key in scala_list(plan.groupingExpressions()) for node in walk(key))
+    found = next((node for node in nodes if _is_window_call(node)), None)
+    if found is None:
+        return None
+    session = frame.sparkSession
+    arguments = scala_list(found.children())
+    if not all(class_of(argument) == "Literal" for argument in arguments[1:]):
+        return None
+    window = java_class(session, f"{CATALYST}.expressions.TimeWindow")(*arguments)
+    shape = Sliding(
+        int(window.windowDuration()), int(window.slideDuration()), int(window.startTime())
+    )
+    return TimeWindow(column_of(session, arguments[0]), column_of(session, found), shape)
+
+
+def is_key_alone(frame: DataFrame, place: int) -> bool:
+    """Whether the window of a frame, which is `something.groupBy(keys).agg(...)`, is the key at a
+    place and part of no other key and no aggregate.
+    """
+    plan = frame._jdf.queryExecution().logical()
+    groupings = scala_list(plan.groupingExpressions())
+    others = scala_list(plan.aggregateExpressions())[len(groupings) :]
+    others += [other for number, other in enumerate(groupings) if number != place]
+    if not _is_window_call(_unaliased(groupings[place])):
+        return False
+    if any(_is_window_call(node) for other in others for node in walk(other)):
+        return False
+    plan, outputs = _made_of(frame.sparkSession, frame._jdf.queryExecution().analyzed())
+    window = scala_list(plan.groupingExpressions())[place]
+    nodes = (node for output in outputs for node in walk(output.expression))
+    calls = (node for node in nodes if class_of(node) == "AggregateExpression")
+    return not any(node.semanticEquals(window) for call in calls for node in walk(call))
+
+
+def _is_window_call(node: Any) -> bool:
+    if class_of(node) != "UnresolvedFunction":
+        return False
+    return str(scala_list(node.nameParts())[-1]).lower() == "window"
+
+
+def aggregated_rows(frame: DataFrame) -> DataFrame:
+    """The rows an aggregation goes over, with the session window Spark's analysis gave each."""
+    return frame_of(frame.sparkSession, frame._jdf.queryExecution().analyzed().child())
+
+
+def _call(session: SparkSession, node: Any, columns: list[str]) -> AggregateCall:
+    function = node.aggregateFunction()
+    children = scala_list(function.children())
+    condition = node.filter()
+    return AggregateCall(
+        function=class_of(function),
+        sql=node.sql(),
+        inputs=tuple(_by_name(session, child, columns) for child in children),
+        input_types=tuple(_type(child) for child in children),
+        where=None if condition.isEmpty() else _by_name(session, condition.get(), columns),
+        type=_type(node),
+        distinct=bool(node.isDistinct()),
+        mode=_mode(function),
+        flags=_flags(function),
+    )
+
+
+def _mode(function: Any) -> str:
+    """How a sum or an average takes an overflow."""
+    kind = class_of(function)
+    if kind not in ("Sum", "Average"):
+        return ""
+    try:  # newer Sparks tell that of a sum together with other things
+        at = function.evalContext()
+    except Py4JError:
+        at = function
+    return str(at.evalMode().toString())
+
+
+def _flags(function: Any) -> tuple[Any, ...]:
+    """What a function was told beside its inputs."""
+    kind = class_of(function)
+    if kind in ("First", "Last"):
+        return (bool(function.ignoreNulls()),)
+    return (float(function.relativeSD()),) if kind == "HyperLogLogPlusPlus" else ()
+
+
+def _by_name(session: SparkSession, node: Any, columns: list[str]) -> Column:
+    """An expression as a column that refers to its inputs by name, unless several have it."""
+
+    def replaced(inner: Any) -> Any:
+        if class_of(inner) == "AttributeReference":
+            is_one_of_several = columns.count(inner.name().lower()) > 1
+            return inner if is_one_of_several else _attribute(session, inner.name())
+        return _rebuilt(session, inner, replaced)
+
+    return column_of(session, replaced(node))
+
+
+def _rebuilt(session: SparkSession, node: Any, replaced: Callable[[Any], Any]) -> Any:
+    children = scala_list(node.children())
+    if not children:
+        return node
+    changed = [replaced(child) for child in children]
+    sequence = scala_seq(session, changed)
+    return node.withNewChildren(sequence)
+
+
+def _attribute(session: SparkSession, name: str) -> Any:
+    parts = scala_seq(session, [name])
+    return java_class(session, f"{CATALYST}.analysis.UnresolvedAttribute")(parts)
+
+
+def _unaliased(output: Any) -> Any:
+    return output.child() if class_of(output) == "Alias" else output
+
+
+def _type(expression: Any) -> DataType:
+    return _parse_datatype_json_string(expression.dataType().json())

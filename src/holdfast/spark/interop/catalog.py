@@ -1,0 +1,65 @@
+"""Tables as Spark's own catalog has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from holdfast.errors import InvalidArgument
+from holdfast.spark.interop import hadoop, jvm
+
+_SPARK_CATALOG = "spark_catalog"
+_NOT_OPTIONS = ("path", "serialization.format")
+
+
+@dataclass(frozen=True)
+class FileTable:
+    """A table whose rows are files of a format below a location."""
+
+    name: str
+    location: str
+    provider: str
+    options: Mapping[str, str]
+    columns: list[str]
+    partition_by: list[str]
+    tracks_partitions: bool
+    """Whether the catalog has to be told of new partitions."""
+
+
+def find(session: SparkSession, name: str) -> Any | None:
+    """The catalog's entry of a table."""
+    state = session._jsparkSession.sessionState()
+    identifier = state.sqlParser().parseTableIdentifier(name)
+    catalog = identifier.catalog()
+    used = catalog.get() if catalog.isDefined() else session.catalog.currentCatalog()
+    if used != _SPARK_CATALOG:
+        raise InvalidArgument(
+            f"The table {name} is in the catalog {used}; toTable writes file tables of Spark's "
+            "own catalog. Write to it in foreachBatch."
+        )
+    if state.catalog().isTempView(identifier):
+        raise jvm.spark_error(session, "streamingIntoViewNotSupportedError", name)
+    if not state.catalog().tableExists(identifier):
+        return None
+    found = state.catalog().getTableMetadata(identifier)
+    if str(found.tableType().name()) == "VIEW":
+        raise jvm.spark_error(session, "streamingIntoViewNotSupportedError", name)
+    return found
+
+
+def described(session: SparkSession, name: str, found: Any) -> FileTable:
+    """What `find` found."""
+    provider = found.provider()
+    properties = jvm.scala_map(found.storage().properties())
+    return FileTable(
+        name=name,
+        location=hadoop.location_of(session, found.location()),
+        provider=str(provider.get()).lower() if provider.isDefined() else "hive",
+        options={key: text for key, text in properties.items() if key not in _NOT_OPTIONS},
+        columns=[str(field.name()) for field in found.schema().fields()],
+        partition_by=[str(column) for column in jvm.scala_list(found.partitionColumnNames())],
+        tracks_partitions=bool(found.tracksPartitionsInCatalog()),
+    )

@@ -1,0 +1,1 @@
+"""What can be seen of a running query: progress, listeners, metrics, the live line."""

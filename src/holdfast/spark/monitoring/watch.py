@@ -1,0 +1,155 @@
+"""Everything that follows a query's progress: its history, listeners, metrics, the live line."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.conf import StateStoreConf
+from holdfast.spark.interop import jvm
+from holdfast.spark.monitoring.line import Line, line_of, open_line
+from holdfast.spark.monitoring.listeners import Announcer, Listeners
+from holdfast.spark.monitoring.metrics import MetricsServer, QueryMetrics
+from holdfast.spark.running.spark_query import SparkQuery
+
+log = logging.getLogger(__name__)
+_PROGRESS_KEPT = 100
+_SPARKS_PROGRESS_S = 5.0
+"""How long Spark's own progress of a batch is waited for; it comes right after the batch."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A version's progress; `batch_id` is that of Spark's batch, None for a tick."""
+
+    progress: dict[str, Any]
+    batch_id: int | None
+
+
+class Watch:
+    """Follows one query. Opens its metrics port when it is made, so that a taken one is refused
+    before anything has run.
+    """
+
+    def __init__(self, conf: StateStoreConf) -> None:
+        self.listeners = Listeners()
+        self.metrics = QueryMetrics()
+        self._conf = conf
+        self._entries: deque[_Entry] = deque(maxlen=_PROGRESS_KEPT)
+        self._sources: list[dict[str, Any]] = []
+        self._completing = threading.Lock()
+        self._ending = threading.Lock()
+        self._announcer: Announcer | None = None
+        self._line: Line | None = None
+        self._inner: SparkQuery
+        self._server: MetricsServer | None = None
+        if conf.metrics_port >= 0:
+            self._server = MetricsServer.join(conf.metrics_port, self.metrics)
+
+    def started(self, inner: SparkQuery) -> None:
+        """Spark's query runs; the listeners hear of it before this returns."""
+        self._inner = inner
+        self.metrics.query = self._name
+        if self._conf.progress:
+            self._line = open_line()
+        self._announcer = Announcer(
+            self, self.listeners, jvm.idle_interval_ms(inner.current) / 1000
+        )
+
+    def progressed(self, progress: dict[str, Any], batch_id: int | None) -> None:
+        """A version was delivered."""
+        entry = _Entry(progress, batch_id)
+        self._entries.append(entry)
+        self.metrics.add(progress)
+        if self._line is not None:
+            self._line.show(line_of(self._name, progress))
+        if self._announcer is not None:
+            self._announcer.progressed(lambda: self._completed(entry))
+
+    def ended(self, failure: BaseException | None) -> None:
+        """The query has ended, or has not come to start. Waits for no listener, raises nothing."""
+        with self._ending:  # whoever comes second finds it done
+            line, self._line = self._line, None
+            if self._announcer is not None:
+                self._announcer.terminated(failure)
+            try:
+                if line is not None:
+                    line.close()
+                if self._server is not None:
+                    self._server.leave(self.metrics)
+            except Exception:
+                log.warning("The end of the query could not be shown", exc_info=True)
+
+    @property
+    def recent(self) -> list[dict[str, Any]]:
+        """The progress of the last versions, oldest first."""
+        entries = list(self._entries)
+        for entry in entries:
+            self._complete(entry)
+        return [entry.progress for entry in entries]
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where the figures are served, if they are."""
+        return None if self._server is None else self._server.url
+
+    def _completed(self, entry: _Entry) -> dict[str, Any]:
+        """The progress with its sources, once Spark has told of them."""
+        until = time.monotonic() + _SPARKS_PROGRESS_S
+        pause_s = 0.01
+        while not self._complete(entry) and time.monotonic() < until:
+            if not self._inner.isActive:
+                self._complete(entry)
+                break
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.2)
+        return entry.progress
+
+    def _complete(self, entry: _Entry) -> bool:
+        """Fill in the sources if Spark has told of them; whether they are there."""
+        progress = entry.progress
+        with self._completing:
+            if progress["sources"]:
+                return True
+            if entry.batch_id is None:
+                progress["sources"] = [_without_rows(source) for source in self._sources]
+                return True
+            found = jvm.source_progress(self._inner.current, entry.batch_id)
+            if found is not None:
+                progress["sources"] = self._sources = found
+            return found is not None
+
+    # -- what listeners are told of the query --------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        return str(self._inner.id)
+
+    @property
+    def runId(self) -> str:
+        return str(self._inner.runId)
+
+    @property
+    def name(self) -> str | None:
+        return self._inner.name
+
+    @property
+    def is_idle(self) -> bool:
+        # Before its first trigger a query is starting, not idle.
+        inner = self._inner
+        has_begun = bool(self._entries) or inner.lastProgress is not None
+        return inner.isActive and has_begun and not inner.status["isTriggerActive"]
+
+    @property
+    def _name(self) -> str:
+        return self._inner.name or self.id
+
+
+def _without_rows(source: dict[str, Any]) -> dict[str, Any]:
+    """A source as a version without a batch sees it: where it stood, nothing read."""
+    rates = {"inputRowsPerSecond": 0.0, "processedRowsPerSecond": 0.0}
+    return {**source, "startOffset": source["endOffset"], "numInputRows": 0, **rates}

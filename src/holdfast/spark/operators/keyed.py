@@ -1,0 +1,164 @@
+"""Operators that give the rows of each key, whole, to code of the user's."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from holdfast.engine.files.segment import HASH
+from holdfast.engine.hashing.spark_hash import spark_sql_hash
+from holdfast.engine.versions.rewrite import can_become
+from holdfast.errors import InvalidArgument
+from holdfast.spark.interop import jvm, lineage
+from holdfast.spark.operators.operator import (
+    DELAY,
+    Operator,
+    TaskSettings,
+    described,
+    is_window,
+    made_of,
+    nullable,
+    quoted,
+)
+from holdfast.streams.clock import EVENT_TIME, PROCESSING_TIME, Clock
+from holdfast.streams.watermark import Watermarks
+from holdfast.types import Schema, parse_schema
+
+_TIME = "event_time"
+
+
+class KeyedRows:
+    """Rows by key, as tasks get them: each key in its partition, its rows side by side.
+
+    Columns get names of ours, for those of a stream may be anything.
+    """
+
+    def __init__(self, before: DataFrame, groupings: tuple[Column, ...]) -> None:
+        if not groupings:
+            raise InvalidArgument("There is no grouping column: call groupBy(…) with one.")
+        self.groupings = groupings
+        self._fields: list[StructField] = before.schema.fields
+        keys = before.groupBy(*groupings).count().schema.fields[: len(groupings)]
+        self.keys: Schema = parse_schema(nullable(keys))
+        self.keys.check_key()
+        self._data_names = [f"c{number}" for number in range(len(self._fields))]
+        self.key_names = tuple(self._key_name(*pair) for pair in enumerate(keys))
+        timed = [field for field in self._fields if DELAY in (field.metadata or {})]
+        self._timed = timed[0] if timed else None
+
+    def _key_name(self, number: int, field: StructField) -> str:
+        """The input column of a key: the stream's own where it is one of those."""
+        sql = jvm.sql_of(self.groupings[number])
+        names = [own.name for own in self._fields]
+        is_plain = sql in (field.name, quoted(field.name)) and names.count(field.name) == 1
+        return self._data_names[names.index(field.name)] if is_plain else f"k{number}"
+
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """The stream's columns, as tasks get them and as the user calls them."""
+        names = (field.name for field in self._fields)
+        return tuple(zip(self._data_names, names, strict=True))
+
+    @property
+    def sql(self) -> str:
+        """The grouping columns in words."""
+        return ", ".join(jvm.sql_of(grouping) for grouping in self.groupings)
+
+    @property
+    def time_name(self) -> str | None:
+        """The stream's column of event times, where it has one."""
+        return None if self._timed is None else self._timed.name
+
+    def frame(self, rows: DataFrame, partitions: int) -> DataFrame:
+        """What tasks get of some rows."""
+        pairs = zip(self.groupings, self.key_names, strict=True)
+        more = [key.alias(name) for key, name in pairs if name not in self._data_names]
+        names = [*self._data_names, *(n for n in self.key_names if n not in self._data_names)]
+        if self._timed is not None:
+            time = F.col(quoted(self._timed.name))
+            more.append((time.getField("end") if is_window(self._timed) else time).alias(_TIME))
+            names.append(_TIME)
+        routed = rows.select("*", *more).toDF(*names).repartition(partitions, *self.key_names)
+        hashed = spark_sql_hash(list(self.key_names), len(self.key_names))
+        return routed.withColumn(HASH, F.expr(hashed)).sortWithinPartitions(HASH, *self.key_names)
+
+    def clock(self, time_mode: str, marks: Watermarks) -> Clock:
+        """The time of a version for tasks with these rows."""
+        return Clock(
+            mode=time_mode,
+            processing_ms=marks.clock_ms,
+            watermark_ms=None if self._timed is None else marks.evict_ms,
+            late_ms=marks.late_ms,
+            time_column=None if self._timed is None else _TIME,
+        )
+
+
+class KeyedOperator(Operator):
+    """Gives the rows of each key to code of the user's; what that gives comes out.
+
+    `after` is Spark's own analysis of the operator: it has the output's columns.
+    """
+
+    emits = True
+
+    def __init__(
+        self,
+        before: DataFrame,
+        groupings: tuple[Column, ...],
+        after: DataFrame,
+        output_mode: str,
+        time_mode: str,
+    ) -> None:
+        self._rows = KeyedRows(before, groupings)
+        self._output: list[StructField] = after.schema.fields
+        self._output_mode = output_mode.lower()
+        self._time_mode = time_mode
+        self.by_clock = time_mode == PROCESSING_TIME
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The columns of the grouping key, as `batch_frame` has them."""
+        return self._rows.key_names
+
+    def definition(self) -> dict[str, str]:
+        return {
+            "operator": self.title,
+            "keys": self._rows.sql,
+            "time mode": self._time_mode,
+            "output mode": self._output_mode,
+        }
+
+    def columns(self, before: DataFrame, after: DataFrame) -> dict[str, str]:
+        found = made_of(lineage.columns_grouped_by(before, self._rows.groupings))
+        if self._time_mode == EVENT_TIME and (name := self._rows.time_name) is not None:
+            found["event time"] = lineage.columns_called(before, [name])[name]
+        return found
+
+    def ticks(self, mode: str) -> bool:
+        return self._time_mode == EVENT_TIME
+
+    def takes_over(self, stored: Schema, wanted: Schema, *, may_add: bool) -> bool:
+        return can_become(stored, wanted)
+
+    def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
+        return self._rows.frame(batch, partitions)
+
+    def rows_schema(self, frame: DataFrame) -> StructType:
+        return nullable(self._output)
+
+    @property
+    def _output_schema(self) -> Schema:
+        return parse_schema(nullable(self._output))
+
+    @property
+    def _output_time(self) -> str | None:
+        """The output's column of event times, where it has one."""
+        timed = (field.name for field in self._output if DELAY in (field.metadata or {}))
+        return next(timed, None)
+
+    def _clock(self, settings: TaskSettings) -> Clock:
+        return self._rows.clock(self._time_mode, settings.marks)
+
+    def output(self, rows: DataFrame) -> DataFrame:
+        return rows.select(*[described(F.col(quoted(f.name)), f) for f in self._output])

@@ -1,0 +1,88 @@
+"""Processors over DataFrames that are no streams: one run, and the state is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from holdfast.conf import StateStoreConf
+from holdfast.engine.files.segment import HASH
+from holdfast.engine.storage import Runtime
+from holdfast.spark.operators.keyed import KeyedOperator
+from holdfast.spark.operators.operator import TaskSettings
+from holdfast.streams.outbox import Outbox
+from holdfast.streams.processors.handle import QueryInfo
+from holdfast.streams.stores.embedded import ROWS, START, Embedded
+from holdfast.streams.tasks.processor import InitialTask
+from holdfast.streams.tasks.task import StoreSpec
+from holdfast.streams.watermark import Watermarks
+
+_NOWHERE = "memory://embedded"
+
+
+def processed(operator: KeyedOperator, rows: DataFrame) -> DataFrame:
+    """What an operator makes of the rows of a DataFrame, all of them at once."""
+    session = rows.sparkSession
+    partitions = int(str(session.conf.get("spark.sql.shuffle.partitions")))
+    frame = operator.batch_frame(rows, partitions, Watermarks())
+    conf = StateStoreConf.empty
+    stores = {
+        name: StoreSpec.of(
+            shape,
+            root=_NOWHERE,
+            operator=0,
+            partitions=1,
+            conf=conf,
+            run_id="",
+            name=name,
+        )
+        for name, shape in operator.stores(frame).items()
+    }
+    settings = TaskSettings(
+        stores=stores,
+        base_version=0,
+        mode="append",
+        ansi=True,
+        marks=Watermarks(clock_ms=Runtime.system().clock_ms()),
+        outbox=Outbox(_NOWHERE, 1, 1, {}),
+        query=QueryInfo("", "", 0),
+        zone=str(session.conf.get("spark.sql.session.timeZone")),
+    )
+    initial = operator.initial(settings, partitions)
+    start = None
+    if initial is not None:
+        assert isinstance(initial.task, InitialTask)
+        start = initial.task.task
+        frame = _side_by_side(initial.rows, start.keys, frame, operator.key_names, partitions)
+    embedded = Embedded(operator.task(settings), start)
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return embedded.run(batches)
+
+    return operator.output(frame.mapInArrow(run, operator.rows_schema(frame)))
+
+
+def _side_by_side(
+    start: DataFrame,
+    start_keys: Sequence[str],
+    rows: DataFrame,
+    row_keys: Sequence[str],
+    partitions: int,
+) -> DataFrame:
+    """Both in one DataFrame: by partition what the state starts with, then the other rows."""
+
+    def held(frame: DataFrame, name: str) -> Column:
+        return F.struct(*frame.columns).alias(name)
+
+    def nothing(frame: DataFrame, name: str) -> Column:
+        return F.lit(None).cast(frame.schema).alias(name)
+
+    both = start.select(HASH, held(start, START), nothing(rows, ROWS)).union(
+        rows.select(HASH, nothing(start, START), held(rows, ROWS))
+    )
+    keys = [*(f"{START}.{key}" for key in start_keys), *(f"{ROWS}.{key}" for key in row_keys)]
+    is_row = F.col(START).isNull()
+    return both.repartition(partitions, HASH).sortWithinPartitions(is_row, HASH, *keys)

@@ -1,0 +1,155 @@
+"""transformWithState: the user's own processor, run where the state is."""
+
+from __future__ import annotations
+
+import functools
+from collections import _tuplegetter  # type: ignore[attr-defined]  # as named tuples have
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.types import Row
+
+from holdfast.engine.partition.chain import StoreShape
+from holdfast.errors import InvalidArgument
+from holdfast.ids import DEFAULT_STORE_NAME
+from holdfast.spark.operators.keyed import KeyedOperator, KeyedRows
+from holdfast.spark.operators.operator import Initial, Shown, TaskSettings
+from holdfast.streams.clock import NO_TIME
+from holdfast.streams.processors.arrow import ArrowProcessor, ArrowTask
+from holdfast.streams.processors.handle import variables_of
+from holdfast.streams.processors.rows import Rowwise
+from holdfast.streams.processors.variables import Variable, shapes_of, shown_variable
+from holdfast.streams.tasks.processor import InitialTask, ProcessorTask, RowStyle
+from holdfast.streams.tasks.task import Task
+from holdfast.types import Schema, parse_schema
+
+
+class Processing(KeyedOperator):
+    """Gives the rows of each key to a StatefulProcessor, as Row objects."""
+
+    title = "transformWithStateInPySparkExec"
+
+    def __init__(
+        self,
+        before: DataFrame,
+        groupings: tuple[Column, ...],
+        after: DataFrame,
+        output_mode: str,
+        time_mode: str,
+        processor: Any,
+        initial: tuple[DataFrame, tuple[Column, ...]] | None = None,
+    ) -> None:
+        super().__init__(before, groupings, after, output_mode, time_mode)
+        self._processor = processor
+        self._handle = variables_of(processor, time_mode)
+        self._initial = initial
+        if initial is not None:
+            self._check_initial(KeyedRows(*initial).keys)
+        self.needs_engine = time_mode != NO_TIME or initial is not None
+        self.dropped = tuple(self._handle.deleted)
+
+    def _check_initial(self, keys: Schema) -> None:
+        """Its keys have to be those of the stream: they are found by the hash of their type."""
+        ours = [field.type for field in self._rows.keys]
+        if [field.type for field in keys] != ours:
+            raise InvalidArgument(
+                f"The initial state is grouped by ({keys.ddl()}), the stream by "
+                f"({self._rows.keys.ddl()}). Cast its columns to the stream's types."
+            )
+
+    def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
+        has_time = self._time_mode != NO_TIME
+        return shapes_of(self._handle.variables, self._rows.keys, has_time=has_time)
+
+    def shown(self, variable: str | None) -> Shown:
+        return Shown(shown_variable(self._handle.variables, variable))
+
+    def task(self, settings: TaskSettings) -> Task:
+        return self._task(settings, self._rows)
+
+    def _task(self, settings: TaskSettings, rows: KeyedRows) -> ProcessorTask:
+        assert settings.outbox is not None
+        return ProcessorTask(
+            stores=settings.stores,
+            base_version=settings.base_version,
+            processor=self._processor,
+            keys=rows.key_names,
+            rows=self._style(rows, settings.zone),
+            clock=self._clock(settings),
+            outbox=settings.outbox,
+            query=settings.query,
+            event_time=self._output_time,
+        )
+
+    def _style(self, rows: KeyedRows, zone: str) -> RowStyle:
+        return Rowwise(rows.columns, self._output_schema, zone, row_maker)
+
+    def initial(self, settings: TaskSettings, partitions: int) -> Initial | None:
+        if self._initial is None:
+            return None
+        frame, groupings = self._initial
+        rows = KeyedRows(frame, groupings)
+        task = InitialTask(self._task(settings, rows))
+        return Initial(task, rows.frame(frame, partitions))
+
+
+class ArrowProcessing(KeyedOperator):
+    """Gives chunks of keys with their rows and state to a function, as Arrow tables."""
+
+    title = "transformWithStateInArrow"
+
+    def __init__(
+        self,
+        before: DataFrame,
+        groupings: tuple[Column, ...],
+        after: DataFrame,
+        output_mode: str,
+        time_mode: str,
+        processor: ArrowProcessor,
+        state: Schema,
+    ) -> None:
+        super().__init__(before, groupings, after, output_mode, time_mode)
+        self._processor = processor
+        self._state = state
+        self.by_clock = False
+
+    def ticks(self, mode: str) -> bool:
+        return False
+
+    def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
+        variable = Variable(DEFAULT_STORE_NAME, "value", self._state)
+        return {DEFAULT_STORE_NAME: variable.shape(self._rows.keys)}
+
+    def task(self, settings: TaskSettings) -> Task:
+        assert settings.outbox is not None
+        return ArrowTask(
+            store=settings.store,
+            base_version=settings.base_version,
+            processor=self._processor,
+            keys=self._rows.key_names,
+            columns=self._rows.columns,
+            state=self._state,
+            output=self._output_schema,
+            clock=self._clock(settings),
+            outbox=settings.outbox,
+        )
+
+
+def arrow_state(schema: Any) -> Schema:
+    """The state columns of an Arrow processor."""
+    state = parse_schema(schema)
+    state.check_value()
+    return state
+
+
+@functools.cache
+def row_maker(names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Row]:
+    """A function that makes a Row of cells, with these names.
+
+    The class looks its columns up as a named tuple does, not by searching their names as Row's own
+    way does. What Row has by itself, such as count, stays what it is.
+    """
+    own = {name: _tuplegetter(at, "") for at, name in enumerate(names) if not hasattr(Row, name)}
+    kind = type("Row", (Row,), {"__fields__": list(names), "__slots__": (), **own})
+    return functools.partial(tuple.__new__, kind)

@@ -1,0 +1,1 @@
+"""What a query is made of: its sources, flows and stages, before and while it runs."""

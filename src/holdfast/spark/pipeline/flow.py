@@ -1,0 +1,198 @@
+"""What flows through a query: rows of sources and of stateful operators, made into others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import reduce
+from uuid import uuid4
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField
+
+from holdfast.spark.interop import jvm
+from holdfast.spark.operators.operator import DELAY, Operator, Step, described, is_window, quoted
+from holdfast.streams.watermark import Watermarks
+
+_SOURCE = "source"
+"""The column that says which source of several a row comes from."""
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """A withWatermark behind a stateful operator: Spark sees none of its rows, so they tell."""
+
+    column: StructField
+    name: str = field(default_factory=lambda: f"holdfast_event_time_{uuid4()}")
+
+    @property
+    def delay_ms(self) -> int:
+        """How long rows may come late."""
+        return int(self.column.metadata[DELAY])
+
+    def observed(self, frame: DataFrame) -> DataFrame:
+        """The frame, its event times known as such, and the largest of them told."""
+        own = F.col(quoted(self.column.name))
+        column = own.getField("end") if is_window(self.column) else own
+        # A frame may go two ways that meet again: Spark wants another name for each of them.
+        name = f"{self.name}_{uuid4()}"
+        told = frame.observe(name, F.max(F.unix_micros(column)).alias("us"))
+        return told.withColumn(self.column.name, described(own, self.column))
+
+    def largest_ms(self, frame: DataFrame) -> int | None:
+        """The largest event time that jobs over a frame saw; None where they saw none."""
+        micros = jvm.observed_metrics(frame, self.name)
+        return max(micros) // 1000 if micros else None
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """Rows made of those of some origins, each a source of Spark's or the output of a stage."""
+
+    origins: tuple[DataFrame | Stage, ...]
+    make: Callable[[Sequence[DataFrame]], DataFrame]
+    """What is made of the origins' rows; Spark's own form of it has the same columns."""
+    event_times: tuple[EventTime, ...] = ()
+
+    @classmethod
+    def of(cls, origin: DataFrame | Stage) -> Flow:
+        """The rows of an origin as they are."""
+        return cls((origin,), lambda frames: frames[0])
+
+    def then(self, step: Step, native: DataFrame, *event_times: EventTime) -> Flow:
+        """The flow after one more step; `native` is Spark's own form of it."""
+        make = self.make
+        return Flow(
+            self.origins,
+            lambda frames: jvm.identified(step(make(frames)), native),
+            (*self.event_times, *event_times),
+        )
+
+    def united(
+        self, other: Flow, unite: Callable[[DataFrame, DataFrame], DataFrame], native: DataFrame
+    ) -> Flow:
+        """The rows of both flows, united by one of Spark's ways to do so."""
+        count, left, right = len(self.origins), self.make, other.make
+        return Flow(
+            (*self.origins, *other.origins),
+            lambda frames: jvm.identified(
+                unite(left(frames[:count]), right(frames[count:])), native
+            ),
+            tuple(dict.fromkeys((*self.event_times, *other.event_times))),
+        )
+
+    @property
+    def is_source(self) -> bool:
+        """Whether these are the rows of a source: what Spark does to those, it does by itself."""
+        return len(self.origins) == 1 and not isinstance(self.origins[0], Stage)
+
+    def rows(self, given: Sequence[DataFrame]) -> DataFrame:
+        """What is made of rows of the origins: those of sources, or what stages put out."""
+        frames = [
+            origin.output(rows) if isinstance(origin, Stage) else rows
+            for origin, rows in zip(self.origins, given, strict=True)
+        ]
+        made = self.make(frames)
+        # The user may join this with tables that are part of the stream: no column may be both.
+        return made.toDF(*made.columns)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages the rows come through, each after those it gets rows from."""
+        return tuple(dict.fromkeys(self._walk()))
+
+    def _walk(self) -> Iterator[Stage]:
+        for origin in self.origins:
+            if isinstance(origin, Stage):
+                yield from origin.flow._walk()
+                yield origin
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A stateful operator and the flow it gets its rows from.
+
+    `before` and `after` are Spark's own form of the pipeline around the operator. Columns that
+    the user took from one of them, or from what it was made of, are found in our frames, too.
+    """
+
+    operator: Operator
+    before: DataFrame
+    after: DataFrame
+    flow: Flow
+
+    def input(self, rows: DataFrame) -> DataFrame:
+        """Rows the operator gets, their columns taken for those of `before`."""
+        return jvm.identified(rows, self.before)
+
+    def batch_frame(self, rows: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
+        """What the operator's tasks get, made of rows that reach the stage."""
+        return self.operator.batch_frame(self.input(rows), partitions, marks)
+
+    def output(self, rows: DataFrame) -> DataFrame:
+        """The operator's output, made of rows of its `rows_schema`."""
+        return jvm.identified(self.operator.output(rows), self.after)
+
+
+class Sources:
+    """The sources of a query as one stream, and a batch of it taken apart again.
+
+    Spark runs one query, whose batches are in one frame: where there are several sources, the
+    columns of all stand side by side in it, and a row has nulls in those of the others.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        flows = [*(stage.flow for stage in flow.stages), flow]
+        used = [
+            origin for each in flows for origin in each.origins if isinstance(origin, DataFrame)
+        ]
+        self.frames = list({id(frame): frame for frame in used}.values())
+        self.is_read_once = len(used) == 1
+
+    def number(self, frame: DataFrame) -> int:
+        """Which source a frame is."""
+        return next(number for number, each in enumerate(self.frames) if each is frame)
+
+    @property
+    def stream(self) -> DataFrame:
+        """All of them as one."""
+        if len(self.frames) == 1:
+            return self.frames[0]
+        return reduce(DataFrame.union, [self._spread(n) for n in range(len(self.frames))])
+
+    def _spread(self, number: int) -> DataFrame:
+        own = self.frames[number].toDF(*self._names(number))
+        columns = [F.lit(number).alias(_SOURCE)]
+        for other, frame in enumerate(self.frames):
+            for name, column in zip(self._names(other), frame.schema, strict=True):
+                nothing = F.lit(None).cast(column.dataType).alias(name)
+                columns.append(F.col(name) if other == number else nothing)
+        return own.select(*columns)
+
+    def _names(self, number: int) -> list[str]:
+        return [f"c{number}_{place}" for place in range(len(self.frames[number].columns))]
+
+    @contextmanager
+    def held(self, batch: DataFrame | None) -> Iterator[tuple[list[DataFrame | None], int | None]]:
+        """The rows of each source in a batch, and how many all have, where they are read twice.
+
+        Such a batch is computed once, and kept until the end.
+        """
+        if batch is None or self.is_read_once:
+            yield [batch] * len(self.frames), None
+            return
+        batch.persist()
+        try:
+            yield self._apart(batch), batch.count()
+        finally:
+            batch.unpersist()
+
+    def _apart(self, batch: DataFrame) -> list[DataFrame | None]:
+        if len(self.frames) == 1:
+            return [batch]
+        return [
+            batch.filter(F.col(_SOURCE) == number).select(*self._names(number)).toDF(*frame.columns)
+            for number, frame in enumerate(self.frames)
+        ]

@@ -1,0 +1,263 @@
+"""A stage of a query as it runs: what Spark computes for it, its stores, and its output rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from holdfast.conf import StateStoreConf
+from holdfast.engine.partition.chain import StoreShape
+from holdfast.errors import InvalidArgument
+from holdfast.spark.interop import jvm
+from holdfast.spark.operators.operator import Operator
+from holdfast.spark.pipeline.flow import EventTime, Flow, Stage
+from holdfast.spark.pipeline.templates import Template
+from holdfast.spark.state.locality import Locality, StateStoreRDD, collected
+from holdfast.streams import process as worker
+from holdfast.streams.outbox import Emitted, Outbox, OutboxReader
+from holdfast.streams.output import Output, read_output
+from holdfast.streams.tasks.task import StoreSpec, TaskResult, pass_on
+from holdfast.streams.watermark import Watermarks
+
+
+@dataclass(frozen=True)
+class StageFrames:
+    """What Spark computes for a stage: the rows that reach it, and the tasks' input made of them.
+
+    Two templates, since columns may keep their identity through an operator: a user's Column of
+    them would find two in one plan.
+    """
+
+    stage: Stage
+    reached: Template | None
+    """Makes what reaches the stage, of rows of its flow's origins; None where it is a source."""
+    batch: Template
+    rows_schema: StructType
+
+    @classmethod
+    def of(
+        cls, stage: Stage, session: SparkSession, partitions: int, before: Before
+    ) -> StageFrames:
+        """Those of a stage; `before` are those of the stages before it."""
+        flow, reached = stage.flow, None
+        schemas = schemas_of(flow, before)
+        if not flow.is_source:
+            reached = Template(session, schemas, flow.rows)
+            schemas = [reached.made.schema]
+        batch = Template(
+            session, schemas, lambda rows: stage.batch_frame(rows[0], partitions, Watermarks())
+        )
+        return cls(stage, reached, batch, stage.operator.rows_schema(batch.made))
+
+    @cached_property
+    def before(self) -> DataFrame:
+        """Rows the operator gets, none of them."""
+        return self.stage.input(self.batch.stand_ins[0])
+
+    @cached_property
+    def stores(self) -> dict[str, StoreShape]:
+        """The stores the operator wants."""
+        return self.stage.operator.stores(self.batch.made)
+
+    def of_rows(
+        self, rows: Sequence[DataFrame | None], partitions: int, marks: Watermarks
+    ) -> DataFrame:
+        """What the tasks get in a version, of rows of each origin of the stage's flow."""
+        reached = rows[0] if self.reached is None else self.reached.fill(*rows)
+        if self.stage.operator.reads_marks:
+            moved = self.batch.moved([reached])[0]
+            return self.stage.batch_frame(moved, partitions, marks)
+        return self.batch.fill(reached)
+
+
+Before = Mapping[Stage, StageFrames]
+
+
+def schemas_of(flow: Flow, before: Before) -> list[StructType]:
+    """The schemas of the rows of a flow's origins."""
+    return [
+        before[origin].rows_schema if isinstance(origin, Stage) else origin.schema
+        for origin in flow.origins
+    ]
+
+
+@dataclass(frozen=True)
+class Handover:
+    """How rows that tasks put out, or that are read from state, come into a frame."""
+
+    root: str
+    options: Mapping[str, str] = field(repr=False)
+    conf: StateStoreConf
+    schema: StructType
+    numbers: Callable[[SparkSession, int], DataFrame]
+    """Gives a frame that has each partition's number in the partition, at least so many."""
+
+    def reader(self, parts: Sequence[Emitted]) -> OutboxReader:
+        """Reads what tasks emitted."""
+        return OutboxReader(self.root, self.options, tuple(parts), self.conf)
+
+    def at_hand(self, session: SparkSession, reader: OutboxReader) -> DataFrame:
+        """Rows that came with the tasks' results: Spark has no job to run for them."""
+        table = reader.table()
+        return session.createDataFrame([] if table is None else table, self.schema)
+
+    def by_tasks(self, session: SparkSession, reader: OutboxReader | Output) -> DataFrame:
+        """Rows read by tasks, one for each partition."""
+
+        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            worker.acknowledge()
+            for batch in batches:
+                for partition in batch.column(0).to_pylist():
+                    if isinstance(reader, OutboxReader):
+                        yield from reader.read(partition)
+                    else:
+                        for table in read_output(reader, partition):
+                            yield from table.to_batches()
+            worker.acknowledge()
+
+        parts = reader.parts if isinstance(reader, OutboxReader) else ()
+        count = 1 + max((part.partition for part in parts), default=0)
+        return self.numbers(session, count).mapInArrow(read, self.schema)
+
+    def rows(self, session: SparkSession, emitted: Sequence[Emitted]) -> DataFrame | None:
+        """What tasks emitted; None where that is nothing."""
+        if not any(part.rows for part in emitted):
+            return None
+        reader = self.reader(emitted)
+        return (self.at_hand if reader.is_at_hand else self.by_tasks)(session, reader)
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """A stage once its state is open; `schema` is that of the Arrow rows its tasks get."""
+
+    frames: StageFrames
+    stores: Mapping[str, StoreSpec]
+    schema: bytes
+    rdd: StateStoreRDD
+
+    @property
+    def stage(self) -> Stage:
+        """What it is a run of."""
+        return self.frames.stage
+
+    @property
+    def operator(self) -> Operator:
+        """The stage's operator."""
+        return self.stage.operator
+
+    @property
+    def store(self) -> StoreSpec:
+        """The operator's store, or one of them: what they share can be asked of each."""
+        return next(iter(self.stores.values()))
+
+    @property
+    def emits(self) -> bool:
+        """Whether its output comes from the tasks' outbox instead of from state."""
+        return self.operator.emits or self.store.is_foreign
+
+    @property
+    def handover(self) -> Handover:
+        """How its rows come into a frame."""
+        store, rdd = self.store, self.rdd
+        return Handover(
+            store.root, store.options, store.conf, self.frames.rows_schema,
+            lambda session, _: rdd.numbers(session),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outlet:
+    """Where a query's rows come out, with what the user does to them at the end.
+
+    They come out of the last stage, or else of several at once, or of one beside a source: then
+    `junction` makes one frame of them, whose rows tasks put out before they are committed.
+    """
+
+    handover: Handover
+    output: Template
+    last: StageRun | None
+    """The stage they come out of, if that is one."""
+    junction: Template | None
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the same rows come out of the same rows, however these are partitioned."""
+        return jvm.is_deterministic(self.output.made)
+
+    @classmethod
+    def of(
+        cls, flow: Flow, runs: Mapping[Stage, StageRun], own: SparkSession, user: SparkSession
+    ) -> Outlet:
+        """The outlet of a flow at its end: `own` is the session tasks' rows are made in."""
+        only = flow.origins[0]
+        if len(flow.origins) == 1 and isinstance(only, Stage):
+            last = runs[only]
+            output = Template(user, [last.frames.rows_schema], flow.rows)
+            return cls(last.handover, output, last, None)
+        frames = {stage: run.frames for stage, run in runs.items()}
+        junction = Template(own, schemas_of(flow, frames), flow.rows)
+        some, schema = next(iter(runs.values())).store, junction.made.schema
+        if odd := jvm.not_in_arrow(schema):
+            raise InvalidArgument(
+                f"The column {odd.name!r} of the union is {odd.dataType.simpleString()}, which "
+                "cannot be kept until it is delivered. Cast it to another type, or give the fields "
+                "of a struct different names."
+            )
+        handover = Handover(
+            some.root, some.options, some.conf, schema,
+            lambda session, count: session.range(0, count, 1, count),
+        )  # fmt: skip
+        return cls(handover, Template(user, [schema], lambda rows: rows[0]), None, junction)
+
+    def put_out(
+        self,
+        rows: Sequence[DataFrame | None],
+        version: int,
+        locality: Locality,
+        inline_bytes: int,
+    ) -> tuple[list[Emitted], DataFrame | None]:
+        """Have tasks put out what a version delivers: that, and the frame of it, if there was one.
+
+        Requires: there is a junction.
+        """
+        assert self.junction is not None
+        if all(each is None for each in rows):
+            return [Emitted(0)], None
+        frame = self.junction.fill(*rows)
+        schema, parts = jvm.arrow_schema(frame).serialize().to_pybytes(), jvm.arrow_rdd(frame)
+        place = self.handover
+        outbox = Outbox(
+            place.root, version, max(parts.getNumPartitions(), 1), place.options, place.conf,
+            inline_bytes,
+        )  # fmt: skip
+        emitted = collected(
+            locality, parts, lambda number, raw: pass_on(outbox, number, schema, raw)
+        )
+        return emitted or [Emitted(0)], frame
+
+
+@dataclass
+class Made:
+    """What the tasks of a version made, before it is committed."""
+
+    results: dict[int, list[TaskResult]] = field(default_factory=dict)
+    emitted: list[Emitted] = field(default_factory=list)
+    """What is delivered, as far as tasks put it out."""
+    late_rows: int = 0
+    """The late rows that Spark itself filtered out."""
+    event_times: dict[EventTime, int | None] = field(default_factory=dict)
+    """The largest ones behind operators."""
+
+    def look_at(self, flow: Flow, frame: DataFrame | None) -> None:
+        """Take note of what was observed of the rows of a flow, if there were any."""
+        if frame is None:
+            return
+        self.late_rows += sum(jvm.observed_metrics(frame, jvm.LATE))
+        for event_time in flow.event_times:
+            self.event_times[event_time] = event_time.largest_ms(frame)

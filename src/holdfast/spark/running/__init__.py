@@ -1,0 +1,1 @@
+"""The running query: versions made, committed and delivered, and what ends it."""

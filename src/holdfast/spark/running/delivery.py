@@ -1,0 +1,149 @@
+"""Delivery: a committed version reaches the view, if there is one, and then the sink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import SparkSession
+
+from holdfast.engine.files.filenames import DELIVERED, delivered_path
+from holdfast.engine.files.manifest import Manifest, delivered_notes
+from holdfast.engine.storage import Storage
+from holdfast.spark.interop import hadoop
+from holdfast.spark.pipeline.spec import QuerySpec
+from holdfast.spark.pipeline.stages import Outlet
+from holdfast.spark.running.numbering import output_batch
+from holdfast.spark.sinks.sink import Sink
+from holdfast.spark.view import StreamView
+from holdfast.streams.outbox import Emitted, OutboxReader
+from holdfast.streams.output import Output
+from holdfast.streams.tasks.task import StoreSpec
+from holdfast.streams.watermark import Watermarks
+
+Before = Callable[[], Manifest | None]
+"""Gives the version before one; None where it is not there."""
+
+
+class Delivery:
+    """Brings the versions of one run to their sink. A version the sink has is in the view, too."""
+
+    def __init__(
+        self,
+        spec: QuerySpec,
+        sink: Sink,
+        storage: Storage,
+        outlet: Outlet,
+    ) -> None:
+        self._spec, self._sink, self._storage, self._outlet = spec, sink, storage, outlet
+        self._session: SparkSession = spec.source.sparkSession
+        self._needs_partitions = sink.sees_partitions or not outlet.is_deterministic
+        """Whether a version's rows have to come in the same partitions when they come again."""
+        self.view: StreamView | None = None
+        self._made: int | None = None
+        """The version that this run has committed last."""
+        self._settled: int | None = None
+        """The newest version that the sink is known to have, or that has nothing to deliver."""
+
+    def is_lacking(self, manifest: Manifest, before: Before) -> bool:
+        """Whether the sink is not known to have a version: none may be committed over it."""
+        if self._settled != manifest.version and self.is_delivered(manifest, before):
+            self.settled(manifest.version)
+        return self._settled != manifest.version
+
+    def committed(self, version: int) -> None:
+        """Take note of a version that this run has committed, and delivers next."""
+        self._made = version
+
+    def settled(self, version: int) -> None:
+        """Take note of a version that the sink has, or that has nothing to deliver."""
+        self._settled = version
+
+    def show(self, manifest: Manifest, before: Before) -> None:
+        """Bring the view, if there is one, to a version."""
+        if self.view is not None:
+            self.view.follow(manifest, before)
+
+    def deliver(self, manifest: Manifest, before: Before, emitted: Sequence[Emitted] = ()) -> None:
+        """Hand a version's rows to the sink: as its tasks gave them, or else as stored."""
+        self.show(manifest, before)
+        handover = self._outlet.handover
+        fresh = handover.reader(emitted)
+        if emitted and fresh.is_at_hand and not self._needs_partitions:
+            rows = handover.at_hand(self._session, fresh)
+        else:
+            rows = handover.by_tasks(self._session, self._stored(manifest, before))
+        is_new = self._made == manifest.version
+        batch = output_batch(manifest, before, self._storage, is_new=is_new)
+        self._sink.deliver(self._outlet.output.fill(rows), batch)
+        self.settled(manifest.version)
+
+    def _stored(self, manifest: Manifest, before: Before) -> OutboxReader | Output:
+        last = self._outlet.last
+        if last is None or last.emits:
+            parts = [Emitted.from_json(part) for part in manifest.outbox]
+            return self._outlet.handover.reader(parts)
+        marks = Watermarks.of(manifest.watermark)
+        evicts = self._spec.mode == "append" and last.operator.key_index is not None
+        return Output(
+            store=last.store,
+            version=manifest.version,
+            mode=self._spec.mode,
+            above=_evicted_before(last.store, before(), marks.late_us) if evicts else None,
+            upto=marks.evict_us if evicts else None,
+        )
+
+    def is_leftover(self, manifest: Manifest, before: Before) -> bool:
+        """Whether a version is one that Spark does not bring again and the sink may lack.
+
+        That is a tick, or one whose predecessor is not there to tell it from a tick.
+        """
+        is_settled = self._settled == manifest.version
+        if manifest.version < 2 or is_settled or self._is_noted(manifest):
+            return False
+        earlier = before()
+        return earlier is None or earlier.batch == manifest.batch
+
+    def is_delivered(self, manifest: Manifest, before: Before) -> bool:
+        """Whether a version has surely reached the sink."""
+        is_settled = self._settled == manifest.version
+        if is_settled or manifest.version == 0 or _is_fill(manifest) or self._is_noted(manifest):
+            return True
+        if self.is_leftover(manifest, before):
+            return False
+        assert manifest.batch is not None
+        done = f"{self._spec.checkpoint}/commits/{manifest.batch['id']}"
+        return hadoop.read_text(self._session, done) is not None
+
+    def _is_noted(self, manifest: Manifest) -> bool:
+        if (manifest.delivered_through or 0) >= manifest.version:
+            return True
+        return any(self._storage.size(path) is not None for path in delivered_notes(manifest))
+
+    def note(self, manifest: Manifest) -> None:
+        """Spare the next start a second delivery; earlier notes have served.
+
+        A delivery that was interrupted does not count.
+        """
+        if self._settled != manifest.version:
+            return
+        own = delivered_path(manifest.version, manifest.commit_id)
+        self._storage.create_if_absent(own, b"")
+        for blob in self._storage.list(DELIVERED):
+            if blob.path != own:
+                self._storage.delete(blob.path)
+
+
+def _is_fill(manifest: Manifest) -> bool:
+    """Whether a version only holds what operators start with.
+
+    A tick may follow on it before the first batch; that one is delivered as any other.
+    """
+    return manifest.version == 1 and manifest.batch is None
+
+
+def _evicted_before(store: StoreSpec, earlier: Manifest | None, late_us: int) -> int | None:
+    """Up to where the version before had evicted; by the watermark where it is not there."""
+    if earlier is None:
+        return late_us
+    bounds = [part.evict for part in earlier.operators[store.operator][store.name].partitions]
+    return None if None in bounds else min(bound for bound in bounds if bound is not None)

@@ -1,0 +1,117 @@
+"""The numbers that sinks get: what Spark's batch id would be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import xxhash
+
+from holdfast.engine.files.filenames import DELIVERED, VERSIONS
+from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.storage import Runtime, Storage
+from holdfast.engine.versions.log import VersionLog
+from holdfast.errors import Corruption, VersionNotFound
+from holdfast.spark.sinks.sink import OutputBatch
+
+_GIVEN_UP = re.compile(
+    rf"({VERSIONS}/(?P<moved>\d{{1,18}})[.\-].+)|({DELIVERED}/(?P<noted>\d{{1,18}})(-.*)?)"
+)
+"""A manifest that was moved away, to `versions/7.damaged` say, and a note on delivery."""
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """The numbers a query's versions have had so far.
+
+    `last` is that of the newest delivered version. Each version that delivers takes the next one;
+    what only fills or rewrites the state takes none. `first` is 0 as in Spark, or 1 where the
+    checkpoint was made before numbers were kept: its versions were the numbers, and it continues.
+    """
+
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Numbering:
+        """The numbers up to a version."""
+        kept = manifest.numbering
+        if kept is not None:
+            return cls(kept["first"], kept["last"])
+        return cls.new() if manifest.version == 0 else cls(first=1, last=manifest.version)
+
+    @classmethod
+    def new(cls) -> Numbering:
+        """That of a query which has delivered nothing."""
+        return cls(first=0, last=-1)
+
+    def following(self, skipped: int = 0) -> Numbering:
+        """With one more number, after `skipped` ones."""
+        return replace(self, last=self.last + 1 + skipped)
+
+    @property
+    def epoch(self) -> int:
+        """The newest number counted from 0."""
+        return self.last - self.first
+
+    def json(self) -> dict[str, int]:
+        """As the manifest keeps it."""
+        return {"first": self.first, "last": self.last}
+
+
+def lost_versions(storage: Storage, newest: Manifest) -> int:
+    """How many versions after the newest one are known to have been there.
+
+    They were given up, their manifests moved away. Their numbers may have reached a sink, with
+    other rows than those that come now.
+    """
+    paths = [blob.path for folder in (VERSIONS, DELIVERED) for blob in storage.list(folder)]
+    found = [match["moved"] or match["noted"] for match in map(_GIVEN_UP.fullmatch, paths) if match]
+    return max([0, *(int(version) - newest.version for version in found)])
+
+
+def output_batch(
+    manifest: Manifest,
+    before: Callable[[], Manifest | None],
+    storage: Storage,
+    *,
+    is_new: bool,
+) -> OutputBatch:
+    """What a sink is told of a version; `is_new` where this run has committed it."""
+    numbers = Numbering.of(manifest)
+    return OutputBatch(
+        version=manifest.version,
+        batch_id=numbers.last,
+        commit_id=manifest.commit_id,
+        epoch=numbers.epoch,
+        made_from=_made_from(manifest, before),
+        has_commit_id=manifest.numbering is not None,
+        is_new=is_new,
+        is_newest=lambda: _is_newest(VersionLog(storage, Runtime.system()), manifest),
+    )
+
+
+def _made_from(manifest: Manifest, before: Callable[[], Manifest | None]) -> str | None:
+    """What makes the same rows again: the version before, and Spark's batch as it was planned.
+
+    None for a tick, which may depend on the clock, and where that version cannot be read.
+    """
+    batch = manifest.batch
+    try:
+        earlier = before()
+    except Corruption:
+        return None
+    if batch is None or earlier is None or earlier.batch == batch:
+        return None
+    text = f"{manifest.parent_commit_id}\n{batch['id']}\n{batch['offsets']}"
+    return xxhash.xxh3_128_hexdigest(text.encode())
+
+
+def _is_newest(versions: VersionLog, manifest: Manifest) -> bool:
+    if versions.newest() != manifest.version:
+        return False
+    try:
+        return versions.load(manifest.version).commit_id == manifest.commit_id
+    except VersionNotFound:
+        return False

@@ -1,0 +1,1 @@
+"""Where output goes: files, tables, functions of the user, and Spark's other sinks."""

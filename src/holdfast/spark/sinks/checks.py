@@ -1,0 +1,109 @@
+"""Spark's rules for sinks, held at start() with Spark's own errors; where the checkpoint is."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from pyspark.errors import IllegalArgumentException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from holdfast.errors import InvalidArgument
+from holdfast.spark.interop import hadoop, jvm
+from holdfast.spark.sinks.tables import FILE_FORMATS
+
+_FOR_A_WHILE = ("memory", "foreach", "foreachBatch", "console", "noop")
+"""Sinks whose queries may do without a checkpoint that outlives them."""
+_UNPARTITIONED = ("memory", "foreach", "foreachBatch")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A query's folder; a temporary one goes when the query ends well."""
+
+    location: str
+    is_temporary: bool = False
+
+
+def checkpoint_of(
+    session: SparkSession, given: str | None, name: str | None, sink: str
+) -> Checkpoint:
+    """Where a query keeps its progress, by Spark's order: its own option, the session's setting,
+    a temporary folder for sinks that keep nothing.
+    """
+    if given is not None:
+        return Checkpoint(given.rstrip("/"))
+    common = session.conf.get("spark.sql.streaming.checkpointLocation", None)
+    if common is not None:
+        return Checkpoint(f"{common.rstrip('/')}/{name or uuid4()}")
+    if sink in _FOR_A_WHILE:
+        return Checkpoint(tempfile.mkdtemp(prefix="temporary-"), is_temporary=True)
+    raise jvm.spark_error(session, "checkpointLocationNotSpecifiedError")
+
+
+def check_sink(
+    session: SparkSession,
+    sink: str,
+    mode: str,
+    name: str | None,
+    schema: StructType,
+    partition_by: Sequence[str],
+) -> None:
+    """Refuse what Spark refuses of a sink, in the same words."""
+    if sink == "memory" and name is None:
+        raise jvm.spark_error(session, "queryNameNotSpecifiedForMemorySinkError")
+    if sink in FILE_FORMATS and mode != "append":
+        wanted = jvm.output_mode(session, mode)
+        raise jvm.spark_error(session, "dataSourceOutputModeUnsupportedError", sink, wanted)
+    if not partition_by:
+        return
+    if sink in _UNPARTITIONED:
+        raise jvm.spark_error(session, "operationNotSupportPartitioningError", sink)
+    for column in partition_by:
+        if column not in schema.names:
+            raise jvm.spark_error(
+                session, "columnNotFoundInExistingColumnsError", "Partition", column,
+                jvm.scala_seq(session, schema.names),
+            )  # fmt: skip
+    jvm.check_partition_columns(session, schema, list(partition_by))
+
+
+def check_name(session: SparkSession, name: str | None) -> None:
+    """Refuse the name of a query that runs, as Spark does, before anything of that one is touched.
+
+    Spark itself looks when its query starts. By then a memory sink has made its table anew.
+    """
+    if name is not None and name in [query.name for query in session.streams.active]:
+        raise IllegalArgumentException(
+            f"Cannot start query with name {name} as a query with that name is already active in "
+            "this SparkSession"
+        )
+
+
+def check_recovery(session: SparkSession, checkpoint: Checkpoint, sink: str, mode: str) -> None:
+    """Refuse to go on with a memory sink whose earlier rows are gone."""
+    offsets = f"{checkpoint.location}/offsets"
+    if sink == "memory" and mode != "complete" and hadoop.exists(session, offsets):
+        path = hadoop.path(session, offsets)
+        raise jvm.spark_error(session, "recoverQueryFromCheckpointUnsupportedError", path)
+
+
+def check_kafka(session: SparkSession, schema: StructType, options: dict[str, str]) -> None:
+    """Refuse what Kafka's writer would refuse with the first batch."""
+    jvm.check_data_source(session, "kafka")
+    if "kafka.bootstrap.servers" not in options:
+        raise InvalidArgument(
+            "The kafka sink needs .option('kafka.bootstrap.servers', 'host:port,…')."
+        )
+    types = {field.name: field.dataType for field in schema}
+    if not isinstance(types.get("value"), (StringType, BinaryType)):
+        raise InvalidArgument("The kafka sink takes a column value of type string or binary.")
+    if "key" in types and not isinstance(types["key"], (StringType, BinaryType)):
+        raise InvalidArgument("The kafka sink takes a column key of type string or binary only.")
+    if "topic" not in types and "topic" not in options:
+        raise InvalidArgument(
+            "The kafka sink needs a topic: .option('topic', name), or a column topic."
+        )

@@ -1,0 +1,158 @@
+"""Files and tables that get each row exactly once."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from uuid import uuid4
+
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.errors import IllegalState
+from holdfast.spark.interop import hadoop
+from holdfast.spark.interop.catalog import FileTable
+from holdfast.spark.operators.operator import quoted
+from holdfast.spark.sinks.plans import Plan, Plans
+from holdfast.spark.sinks.sink import OutputBatch, Sink
+from holdfast.spark.sinks.tables import add_partitions
+
+_PART = re.compile(
+    r".*?(?P<task>\d+)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(?P<rest>[.\-].*)?", re.DOTALL
+)
+"""How Spark names a file: `part`, or the job's basename, the task, the job's id, the rest."""
+_MARKER = re.compile(
+    r"_SUCCESS|_committed_.*|_started_.*|_metadata|_common_metadata|\..*\.crc", re.DOTALL
+)
+"""Files that committers and formats leave beside the rows."""
+_WORKING_FOLDERS = ("_temporary", "__magic", "_spark_metadata")
+
+
+class FileSink(Sink):
+    """Files named by batch, task, query and commit; each is created once, none is overwritten.
+
+    Spark writes a version aside. A *plan*, made only if there is none, then says which of those
+    files become the version's, and under which names; only then are they renamed. Whoever
+    delivers the version again, after a crash or at the same time, finds the plan and finishes it,
+    however Spark would cut the rows into files this time. So a stream that reads the folder sees
+    each row once.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        file_format: str,
+        options: Mapping[str, str],
+        partition_by: list[str],
+        checkpoint: str,
+    ) -> None:
+        self._path = path.rstrip("/")
+        self._format = file_format
+        self._options = dict(options)
+        self._partition_by = partition_by
+        self._checkpoint = checkpoint
+        self._query_id: str | None = None
+        self.description = f"FileSink[{self._path}]"
+
+    def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
+        self._put(frame, batch)
+
+    def _put(self, frame: DataFrame, batch: OutputBatch) -> list[str]:
+        """Bring a version's files into place; the folders below the path that got some."""
+        session = frame.sparkSession
+        if self._query_id is None:
+            self._query_id = _query_id(session, self._checkpoint)
+        plans = Plans(session, f"{self._path}/_holdfast/{self._query_id}")
+        plan = plans.find(batch) or self._written(frame, batch, plans)
+        for source, target in plan.files.items():
+            hadoop.rename_if_absent(session, f"{plans.folder}/{source}", f"{self._path}/{target}")
+        plans.tidy(batch.version, plan)
+        return sorted({target.rpartition("/")[0] for target in plan.files.values()})
+
+    def _written(self, frame: DataFrame, batch: OutputBatch, plans: Plans) -> Plan:
+        """Write the rows aside and plan for them; someone else's plan if that came first."""
+        session = frame.sparkSession
+        folder = f"{batch.version}-{uuid4().hex}"
+        writer = frame.write.format(self._format).options(**self._options)
+        if self._partition_by:
+            writer = writer.partitionBy(*self._partition_by)
+        writer.save(f"{plans.folder}/{folder}")
+        written = hadoop.files(session, f"{plans.folder}/{folder}")
+        data = [file for file in written if not _is_marker(file)]
+        if not data and not frame.isEmpty():
+            raise IllegalState(
+                f"Spark reports success, and none of the rows of version {batch.version} are in "
+                f"{plans.folder}/{folder}. Check spark.sql.sources.commitProtocolClass and the "
+                "output committer: they have to write to the folder that Spark names."
+            )
+        names = {f"{folder}/{file}": target for file, target in self._names(data, batch).items()}
+        made = plans.create(batch, names)
+        if made is not None:
+            return made
+        plan = plans.find(batch)
+        assert plan is not None
+        if plan.files != names:  # it is ours where the answer to a first try got lost
+            hadoop.delete(session, f"{plans.folder}/{folder}")
+        return plan
+
+    def _names(self, data: Sequence[str], batch: OutputBatch) -> dict[str, str]:
+        """The final name of each file; no two queries, versions or commits share one."""
+        assert self._query_id is not None
+        whose = f"{self._query_id[:8]}-{batch.commit_id[:12]}"
+        names = {}
+        for number, file in enumerate(data):
+            directory, _, name = file.rpartition("/")
+            match = _PART.fullmatch(name)
+            if match is None and name.startswith(("_", ".")):
+                raise IllegalState(
+                    f"Spark wrote {name} for version {batch.version} to {self._path}, which it "
+                    "would not read as data. Nothing was delivered; choose another committer, or "
+                    "another mapreduce.output.basename."
+                )
+            task, rest = (match["task"], match["rest"] or "") if match else (number, f"-{name}")
+            own = f"part-{batch.batch_id:010d}-{task}-{whose}{rest}"
+            names[file] = f"{directory}/{own}" if directory else own
+        if len(set(names.values())) < len(names):
+            raise IllegalState(
+                f"Spark wrote several files of one name for version {batch.version} to "
+                f"{self._path}. Nothing was delivered; choose another output committer."
+            )
+        return names
+
+
+class TableSink(FileSink):
+    """The files of a table, each row exactly once; new partitions become visible with them."""
+
+    def __init__(self, table: FileTable, options: Mapping[str, str], checkpoint: str) -> None:
+        super().__init__(
+            table.location, table.provider, {**table.options, **options}, table.partition_by,
+            checkpoint,
+        )  # fmt: skip
+        self._table = table
+        self._added: set[str] = set()
+
+    def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
+        session = frame.sparkSession
+        folders = self._put(frame.select(*map(quoted, self._table.columns)), batch)
+        if self._table.tracks_partitions:
+            fresh = [folder for folder in folders if folder and folder not in self._added]
+            add_partitions(session, self._table, fresh)
+            self._added.update(fresh)
+        session.catalog.refreshTable(self._table.name)
+
+
+def _is_marker(file: str) -> bool:
+    """Whether a file holds no rows; what Spark wrote under any other name is data."""
+    *folders, name = file.split("/")
+    return _MARKER.fullmatch(name) is not None or not set(folders).isdisjoint(_WORKING_FOLDERS)
+
+
+def _query_id(session: SparkSession, checkpoint: str) -> str:
+    """The id Spark gave the query; the same across restarts."""
+    text = hadoop.read_text(session, f"{checkpoint}/metadata")
+    if text is None:
+        raise IllegalState(
+            f"The checkpoint {checkpoint} has lost its file 'metadata', which names the query. "
+            "Without it a row could be delivered twice. Bring it back, or use another checkpoint."
+        )
+    return str(json.loads(text)["id"])

@@ -1,0 +1,65 @@
+"""`foreach`: the user's own writer, row by row on the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, Row
+
+from holdfast.errors import InvalidArgument
+from holdfast.spark.sinks.sink import OutputBatch, Sink
+
+
+class ForeachSink(Sink):
+    """Calls a function with each row, or an object's open, process and close for each partition.
+
+    As in Spark: `open(partition_id, epoch_id)` may return False to skip the rows, `close(error)`
+    is called whatever happened. Epochs count from 0 as Spark's batches do. After a crash the
+    newest epoch comes again, with the same rows.
+    """
+
+    description = "ForeachSink"
+    sees_partitions = True
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+        if callable(writer):
+            return
+        for method in ("process", "open", "close"):
+            found = getattr(writer, method, None)
+            if found is None and method != "process":
+                continue
+            if not callable(found):
+                raise InvalidArgument(
+                    f"foreach takes a function of a row or an object with process(row); "
+                    f"{type(writer).__name__} has no method {method}."
+                )
+
+    def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
+        frame.rdd.foreachPartition(_of_partition(self._writer, batch.epoch))
+
+
+def _of_partition(writer: Any, epoch: int) -> Callable[[Iterable[Row]], None]:
+    def call(rows: Iterable[Row]) -> None:
+        for row in rows:
+            writer(row)
+
+    def write(rows: Iterable[Row]) -> None:
+        context = TaskContext.get()
+        assert context is not None
+        wanted = not hasattr(writer, "open") or writer.open(context.partitionId(), epoch)
+        failure: Exception | None = None
+        try:
+            if wanted:
+                for row in rows:
+                    writer.process(row)
+        except Exception as error:
+            failure = error
+            raise
+        finally:
+            if hasattr(writer, "close"):
+                writer.close(failure)
+
+    return call if callable(writer) else write

@@ -1,0 +1,132 @@
+"""Plans: which files become a version's, decided once for whoever delivers it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from holdfast.errors import IllegalState
+from holdfast.spark.interop import hadoop
+from holdfast.spark.sinks.sink import OutputBatch
+
+_PLAN = re.compile(r"(?P<version>\d+)(\.(?P<commit>[^.]+))?\.plan")
+_FOLDER = re.compile(r"(?P<version>\d+)-.*")
+_KEPT = 10
+"""Plans stay for so many versions: one that is found stops a writer that was overtaken."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which file written aside gets which name, both relative."""
+
+    files: Mapping[str, str]
+    made_from: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Plan:
+        """What `Plans.create` wrote."""
+        body = json.loads(text)
+        return cls(body["files"], body.get("made_from"))
+
+
+class Plans:
+    """The plans of one query in the folder of its sink, beside what is written aside.
+
+    A plan is known by version and commit id: where a checkpoint was put back, or a damaged version
+    made again, a version of the same number has other rows. Plans of earlier releases have no
+    commit id.
+    """
+
+    def __init__(self, session: SparkSession, folder: str) -> None:
+        self._session, self.folder = session, folder
+
+    def find(self, batch: OutputBatch) -> Plan | None:
+        """The plan of a version; None where nobody has delivered it.
+
+        Raises IllegalState where a later version was delivered and this one comes too late, and
+        where nobody can tell whether its rows are there.
+        """
+        listed = self._listed()
+        if (batch.version, batch.commit_id) in listed:
+            return self._read(_name(batch.version, batch.commit_id))
+        for version, commit_id in listed:
+            if version == batch.version and commit_id is not None and batch.made_from is not None:
+                plan = self._read(_name(version, commit_id))
+                if plan is not None and plan.made_from == batch.made_from:
+                    return plan  # the manifest was lost, and Spark has brought the batch again
+        newest = max((version for version, _ in listed), default=0)
+        if not batch.has_commit_id and (batch.version, None) in listed:
+            if newest > batch.version:
+                raise self._doubt(batch, f"{batch.version}.plan")
+            return self._read(_name(batch.version, None))
+        self._check_not_overtaken(batch, newest)
+        if not batch.is_new and batch.version <= newest - _KEPT:
+            raise self._doubt(batch, "*.plan")
+        return None
+
+    def create(self, batch: OutputBatch, files: Mapping[str, str]) -> Plan | None:
+        """Decide on a version's files; None where somebody has decided before.
+
+        Raises IllegalState where a later version has been delivered meanwhile.
+        """
+        listed = self._listed()
+        self._check_not_overtaken(batch, max((version for version, _ in listed), default=0))
+        body = {
+            "version": batch.version,
+            "commit_id": batch.commit_id,
+            "made_from": batch.made_from,
+            "files": dict(files),
+        }
+        path = f"{self.folder}/{_name(batch.version, batch.commit_id)}"
+        if hadoop.create_if_absent(self._session, path, json.dumps(body, sort_keys=True)):
+            return Plan(files, batch.made_from)
+        return None
+
+    def tidy(self, version: int, plan: Plan) -> None:
+        """Remove what was written aside, also by deliveries that crashed, and old plans."""
+        own = {source.partition("/")[0] for source in plan.files}
+        for name in hadoop.names(self._session, self.folder):
+            if match := _PLAN.fullmatch(name):
+                is_over = int(match["version"]) <= version - _KEPT
+            elif match := _FOLDER.fullmatch(name):
+                is_over = name in own or int(match["version"]) < version
+            else:
+                continue
+            if is_over:
+                hadoop.delete(self._session, f"{self.folder}/{name}")
+
+    def _listed(self) -> set[tuple[int, str | None]]:
+        found = map(_PLAN.fullmatch, hadoop.names(self._session, self.folder))
+        return {(int(match["version"]), match["commit"]) for match in found if match}
+
+    def _read(self, name: str) -> Plan | None:
+        text = hadoop.read_text(self._session, f"{self.folder}/{name}")
+        return None if text is None else Plan.parse(text)
+
+    def _check_not_overtaken(self, batch: OutputBatch, newest: int) -> None:
+        """Refuse a version after a later one, unless the state says that it is the newest.
+
+        Then the later ones were delivered before the state was put back. Requires: `newest` was
+        listed before, so that a run which went on from this version is known to the state.
+        """
+        if newest > batch.version and not batch.is_newest():
+            raise IllegalState(
+                f"Version {batch.version} comes too late for {self.folder}: another run of the "
+                f"query has delivered version {newest} there. Stop this one."
+            )
+
+    def _doubt(self, batch: OutputBatch, plans: str) -> IllegalState:
+        return IllegalState(
+            f"The checkpoint was put back to version {batch.version}, and {self.folder} does not "
+            "say whether that version's rows are in the sink. If they are missing, remove "
+            f"{plans} there; if they are there, add {_name(batch.version, batch.commit_id)} with "
+            'the text {"files": {}}.'
+        )
+
+
+def _name(version: int, commit_id: str | None) -> str:
+    return f"{version}.plan" if commit_id is None else f"{version}.{commit_id}.plan"

@@ -1,0 +1,136 @@
+"""Where a query's state is: beside Spark's checkpoint, or where the user says."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+from pyspark.sql import SparkSession
+
+from holdfast.backends.local import LocalStorage
+from holdfast.backends.locations import DATABASE_SCHEMES, S3_SCHEMES, scheme_of
+from holdfast.conf import HOLDFAST_PREFIX, settings_below
+from holdfast.engine.files.filenames import PLACE, STATE
+from holdfast.engine.storage import Runtime, Storage
+from holdfast.errors import InvalidArgument
+from holdfast.spark.interop import hadoop
+
+_SHARED_MEMORY = Path("/dev/shm")
+"""Memory that all processes of the host share."""
+
+_S3_SETTINGS = {
+    "endpoint_url": "endpoint",
+    "region": "endpoint.region",
+    "path_style": "path.style.access",
+    "key": "access.key",
+    "secret": "secret.key",
+    "token": "session.token",
+}
+"""Options of a root on S3, and what Hadoop calls them after `fs.s3a.`."""
+_AMAZON = "s3.amazonaws.com"
+
+_LOCAL_MASTER = re.compile(r"local(\[.*\])?")
+
+
+def state_root(session: SparkSession, checkpoint: str, wanted: str | None) -> str:
+    """The root of a query's state: `wanted`, or the checkpoint's own folder for it.
+
+    Paths mean what they mean to Spark: without a scheme they lie on the default file system.
+    """
+    if wanted is not None and wanted.startswith("memory://"):
+        return _in_memory(session, wanted)
+    if wanted is not None and scheme_of(wanted) in (*S3_SCHEMES, *DATABASE_SCHEMES):
+        # It names everything; Spark may have no file system for it.
+        return wanted.rstrip("/")
+    qualified = hadoop.qualified(session, wanted or f"{checkpoint}/{STATE}")
+    return hadoop.local_path(qualified) or qualified
+
+
+def storage_options(
+    session: SparkSession, root: str, settings: Mapping[str, str]
+) -> dict[str, str]:
+    """How tasks reach a root: for one on S3 what Spark's Hadoop settings say, for one in a
+    database what a query's settings `spark.holdfast.<scheme>.<option>` say.
+
+    What they leave out comes from where the clients look in each process.
+    """
+    if (scheme := scheme_of(root)) in DATABASE_SCHEMES:
+        return settings_below(f"{HOLDFAST_PREFIX}{scheme}.", settings)
+    if scheme not in S3_SCHEMES:
+        return {}
+    bucket = urlsplit(root).netloc
+    found = {
+        name: hadoop.setting(session, f"fs.s3a.bucket.{bucket}.{setting}")
+        or hadoop.setting(session, f"fs.s3a.{setting}")
+        for name, setting in _S3_SETTINGS.items()
+    }
+    options = {name: value for name, value in found.items() if value}
+    if options.get("endpoint_url") == _AMAZON:
+        del options["endpoint_url"]
+    if "://" not in (endpoint := options.get("endpoint_url", "://")):
+        plain = hadoop.setting(session, "fs.s3a.connection.ssl.enabled") == "false"
+        options["endpoint_url"] = f"{'http' if plain else 'https'}://{endpoint}"
+    if options.get("path_style") == "false":
+        del options["path_style"]  # the default: boto3 sees by itself where hosts need it
+    return options
+
+
+def marked_place(session: SparkSession, storage: Storage, runtime: Runtime) -> str | None:
+    """What tasks have to find in the root's file `place`, made if there is none.
+
+    None where there is nothing to find out: driver and tasks share a host, or the root is remote.
+    """
+    if is_one_host(session) or not isinstance(storage, LocalStorage):
+        return None
+    storage.create_if_absent(PLACE, runtime.new_id().encode())
+    return bytes(storage.read(PLACE)).decode("ascii", "replace")
+
+
+def is_one_host(session: SparkSession) -> bool:
+    """Whether driver and tasks are on one host, by the master."""
+    return _LOCAL_MASTER.fullmatch(str(session.sparkContext.master)) is not None
+
+
+def _in_memory(session: SparkSession, wanted: str) -> str:
+    """A folder in the memory of the driver's host that goes with the driver."""
+    if not is_one_host(session):
+        raise InvalidArgument(
+            "The state of a stream can be in memory only where driver and tasks share a host: the "
+            f"master is {session.sparkContext.master}, not local[…]. Leave stateLocation out, or "
+            "name a folder that every executor reaches, such as one on hdfs:// or s3a://."
+        )
+    name = quote(wanted.removeprefix("memory://").strip("/"), safe="")
+    if not name:
+        raise InvalidArgument("State in memory needs a name: memory://totals, for example.")
+    place = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    folder = place / f"holdfast-{os.getuid()}-{session.sparkContext.applicationId}"
+    _claim(folder)
+    return str(folder / name)
+
+
+def _claim(folder: Path) -> None:
+    """Make a folder for this user alone, or make sure that it is one.
+
+    Where everybody may write, somebody else could have made it first, to read or change the state.
+    """
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    else:
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise InvalidArgument(
+            f"{folder}, where the state would be in memory, belongs to another user or is not a "
+            "folder. Remove it, or leave stateLocation out."
+        )
+    if found.st_mode & 0o077:
+        folder.chmod(0o700)

@@ -1,0 +1,213 @@
+"""Whether stored state is that of a query, and what it lacks to be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from holdfast.backends.locations import open_storage
+from holdfast.conf import BESIDE_CHECKPOINT, StateStoreConf
+from holdfast.engine.files.manifest import Manifest, StoreEntry
+from holdfast.engine.hashing.samples import check_samples
+from holdfast.engine.hashing.spark_hash import HASH_NAME
+from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.provider import check_same_store, new_store_entry
+from holdfast.engine.storage import Runtime
+from holdfast.engine.versions.commit import Prepared
+from holdfast.engine.versions.log import VersionLog
+from holdfast.engine.versions.rewrite import untouched
+from holdfast.errors import InvalidArgument
+from holdfast.ids import DEFAULT_STORE_NAME
+from holdfast.spark.interop import lineage
+from holdfast.spark.pipeline.stages import StageFrames, StageRun
+from holdfast.spark.running.numbering import Numbering
+from holdfast.spark.state.location import state_root, storage_options
+from holdfast.spark.state.pairing import Definition, check_same_columns, check_same_query, new_scope
+from holdfast.streams.tasks.rewrite import Reshaping
+from holdfast.streams.watermark import Watermarks
+
+log = logging.getLogger(__name__)
+Misfits = dict[int, dict[str, StoreShape]]
+"""By operator, the stores that the state lacks, or has with fewer columns."""
+
+
+def newest_state(
+    session: SparkSession, checkpoint: str, settings: Mapping[str, str]
+) -> Manifest | None:
+    """The newest version of a query's state, None where there is none yet. Nothing is written."""
+    conf = StateStoreConf.from_spark(settings)
+    wanted = None if conf.state_location == BESIDE_CHECKPOINT else conf.state_location
+    root = state_root(session, checkpoint, wanted)
+    storage = open_storage(root, storage_options(session, root, settings), conf)
+    return VersionLog(storage, Runtime.system()).newest_intact()
+
+
+def partitions_of(session: SparkSession, found: Manifest | None, root: str) -> int:
+    """How many partitions keyed operators have: from the state, or at first from Spark.
+
+    Spark's own default, where nobody set a number, is meant for shuffles of far larger batches.
+    """
+    wanted = session.conf.get("spark.sql.shuffle.partitions", None)
+    if found is None:
+        return 2 * session.sparkContext.defaultParallelism if wanted is None else int(wanted)
+    kept = max(len(some_store(found, number).partitions) for number in found.operators)
+    if wanted is not None and kept not in (1, int(wanted)):
+        log.warning(
+            "The state in %s has %d partitions; spark.sql.shuffle.partitions=%s does not "
+            "change that", root, kept, wanted,
+        )  # fmt: skip
+    return kept
+
+
+def some_store(manifest: Manifest, number: int) -> StoreEntry:
+    """Any of an operator's stores: all of them have the same partitions."""
+    return next(iter(manifest.operators[number].values()))
+
+
+def first_manifest(
+    session: SparkSession, stages: Sequence[StageFrames], partitions: int, runtime: Runtime
+) -> Manifest:
+    """Version 0 of a query: every store without rows."""
+    operators = {}
+    for number, frames in enumerate(stages):
+        count = 1 if frames.stage.operator.is_global else partitions
+        places = [(index, count) for index in range(count)]
+        operators[number] = {
+            name: new_store_entry(shape, places) for name, shape in frames.stores.items()
+        }
+    policy = str(session.conf.get("spark.sql.streaming.multipleWatermarkPolicy", "min")).lower()
+    return Manifest(
+        version=0,
+        parent=None,
+        commit_id=runtime.new_id(),
+        writer_id=runtime.new_id(),
+        epoch=0,
+        committed_at_ms=runtime.clock_ms(),
+        hash_name=HASH_NAME,
+        operators=operators,
+        scope=new_scope(runtime.new_id(), definitions(stages), columns_of(session, stages)),
+        watermark=Watermarks(policy=policy).json(),
+        delivered_through=0,
+        numbering=Numbering.new().json(),
+    )
+
+
+def definitions(stages: Iterable[StageFrames]) -> list[Definition]:
+    """What the operators of a query do."""
+    return [frames.stage.operator.definition() for frames in stages]
+
+
+def columns_of(session: SparkSession, stages: Iterable[StageFrames]) -> dict[str, Any]:
+    """What the columns that operators go by are made of before them, in the words of a Spark."""
+    found = [(frames.stage, frames.stage.operator) for frames in stages]
+    texts = [operator.columns(stage.before, stage.after) for stage, operator in found]
+    return {"spark": session.version, "wording": lineage.WORDING, "operators": texts}
+
+
+def with_columns(
+    session: SparkSession,
+    manifest: Manifest,
+    stages: Sequence[StageFrames],
+    root: str,
+    *,
+    may_change: bool,
+) -> Manifest:
+    """The stored version, told what the query's columns are made of; the next version keeps that.
+
+    Refuses state whose columns were made of something else, unless they `may_change`.
+    Requires: `check_stored`.
+    """
+    before, now = manifest.scope.get("columns", {}), columns_of(session, stages)
+    check_same_columns(before, now, root, may_change=may_change)
+    return replace(manifest, scope={**manifest.scope, "columns": now})
+
+
+def check_stored(
+    manifest: Manifest, stages: Sequence[StageFrames], root: str, *, may_add: bool
+) -> None:
+    """Refuse state of another query, with the difference; `may_add` aggregates to it."""
+    stored = len(manifest.operators)
+    if stored != len(stages):
+        raise InvalidArgument(
+            f"The query has {len(stages)} stateful operators, the state in {root} "
+            f"was made by one with {stored}. Use another checkpoint for the changed query.",
+            condition="STATE_STORE_SCHEMA_MISMATCH",
+        )
+    before = manifest.scope.get("operators", ())
+    check_same_query(before, definitions(stages), root, may_add=may_add)
+    for number, frames in enumerate(stages):
+        which = f" of operator {number}" if stored > 1 else ""
+        for name, shape in frames.stores.items():
+            entry = manifest.operators[number].get(name)
+            if entry is None:
+                continue
+            stored_values, values = entry.value_schema, shape.value_schema
+            if frames.stage.operator.takes_over(stored_values, values, may_add=may_add):
+                entry = replace(entry, value_schema=values)
+            what = "" if name == DEFAULT_STORE_NAME else f" {name!r}"
+            check_same_watermark(entry.key_index, shape.key_index, which, root)
+            check_same_store(entry, shape, f"the query's state{what}{which} in {root}")
+            check_samples(shape, manifest.hash_name, entry.hash_samples)
+
+
+def check_same_watermark(stored: int | None, now: int | None, which: str, root: str) -> None:
+    """Refuse to go on where groups had a watermark to be evicted by and have none, or get one."""
+    if (stored is None) != (now is None):
+        before, after = ("none", "one") if stored is None else ("one", "none")
+        raise InvalidArgument(
+            f"The state{which} in {root} was made by another query: the watermark of its groups "
+            f"was {before}, is {after}. Undo the change of withWatermark, or start with a new "
+            "checkpoint.",
+            condition="STATE_STORE_SCHEMA_MISMATCH",
+        )
+
+
+def dropped_stores(manifest: Manifest, stages: Sequence[StageRun]) -> set[tuple[int, str]]:
+    """Stores of the state that the query wants to go, by operator and name."""
+    return {
+        (number, name)
+        for number, run in enumerate(stages)
+        for name in run.operator.dropped
+        if name in manifest.operators[number] and name not in run.stores
+    }
+
+
+def misfits(manifest: Manifest, stages: Sequence[StageRun]) -> Misfits:
+    """What the state has to be given before the query goes on. Requires: `check_stored`."""
+    found: Misfits = {}
+    for number, run in enumerate(stages):
+        for name, shape in run.frames.stores.items():
+            entry = manifest.operators[number].get(name)
+            if entry is None or entry.value_schema != shape.value_schema:
+                found.setdefault(number, {})[name] = shape
+    return found
+
+
+def reshaped(
+    session: SparkSession, base: Manifest, stages: Sequence[StageRun], todo: Misfits
+) -> list[Prepared]:
+    """What the version after `base` is committed with: the rows of misfits, written anew.
+
+    `base` is the newest version with those emptied.
+    """
+    prepared = []
+    for number, run in enumerate(stages):
+        if run.store.is_foreign and number in todo:
+            raise InvalidArgument(
+                f"{run.store.conf.provider_class} keeps the state by itself: it cannot be given "
+                "other columns. Start with a new checkpoint."
+            )
+        for name, entry in base.operators[number].items():
+            if name not in todo.get(number, {}):
+                prepared += [untouched(base, number, name, part) for part in entry.partitions]
+                continue
+            empty = run.operator.empty_values(run.frames.before)
+            task = Reshaping(run.stores[name], base.version, empty)
+            count = len(entry.partitions)
+            numbers = session.sparkContext.parallelize(range(count), count)
+            prepared += numbers.map(task.run).collect()
+    return prepared

@@ -1,0 +1,265 @@
+"""The view of a query: what other services see of its state, and the tasks that write it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast import errors
+from holdfast.conf import VIEW_PREFIX, StateStoreConf, settings_below
+from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.versions.log import VersionLog
+from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.spark.operators.operator import Shown
+from holdfast.spark.pipeline.stages import StageRun
+from holdfast.spark.pipeline.templates import Template
+from holdfast.streams import process as worker
+from holdfast.streams.tasks.task import StoreSpec
+from holdfast.types import Schema, StructType, columns_of, parse_schema
+from holdfast.views import (
+    Applied,
+    Change,
+    Follower,
+    Step,
+    View,
+    ViewSchema,
+    ViewSpec,
+    is_unbounded,
+    open_view,
+)
+
+_SMALL_BYTES = 16 << 10
+"""Up to so much in a partition's delta no row of it is too large for any database."""
+_COUNTS = "written long, removed long, odd long"
+_TOLD = re.compile(r"holdfast tells: (?P<json>\[.*\])")
+
+
+@dataclass(frozen=True)
+class ViewWish:
+    """What a query was told about its view."""
+
+    location: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    operator: int | None = None
+    variable: str | None = None
+
+
+def taken_wish(
+    take: Callable[[str], str | None], own: Mapping[str, str], settings: Mapping[str, str]
+) -> ViewWish | None:
+    """The view among a writer's options, which `take` removes; None without one.
+
+    How its database is reached is said by settings `spark.holdfast.view.…`, of which `own` are
+    the writer's.
+    """
+    location, operator, variable = take("view"), take("viewOperator"), take("viewVariable")
+    if location is None:
+        given = [
+            n for n, value in (("viewOperator", operator), ("viewVariable", variable)) if value
+        ]
+        if stray := [*given, *(f"view.{name}" for name in settings_below(VIEW_PREFIX, own))]:
+            raise InvalidArgument(f"The option {stray[0]} says how a view is, and there is none.")
+        return None
+    if operator is not None and not operator.isdecimal():
+        raise InvalidArgument("The option viewOperator is the number of an operator, from 0.")
+    number = None if operator is None else int(operator)
+    return ViewWish(location, settings_below(VIEW_PREFIX, settings), number, variable)
+
+
+@dataclass(frozen=True)
+class ShownStore:
+    """One store as tasks read it for a view; `columns` of its values are shown."""
+
+    store: StoreSpec
+    view: ViewSpec
+    step: Step
+
+    def changes(self, partition: int) -> Iterator[Change]:
+        """What the version changed, or has."""
+        reader = self.store.engine(partition).get_read_store(self.step.version)
+        return self.step.changes(reader, partition)
+
+    def fitting(self, rows: pa.Table) -> pa.Table:
+        """Rows as the view has them."""
+        schema = self.view.schema
+        columns = [*columns_of(rows, schema.keys), *columns_of(rows, schema.values)]
+        return pa.table(columns, names=[*schema.keys.names, *schema.values.names])
+
+
+class StreamView:
+    """Follows the versions of a query; tasks write what they hold."""
+
+    def __init__(
+        self,
+        wish: ViewWish,
+        stages: list[StageRun],
+        session: SparkSession,
+        manifest: Manifest,
+        versions: VersionLog,
+        root: str,
+        conf: StateStoreConf,
+    ) -> None:
+        number = len(stages) - 1 if wish.operator is None else wish.operator
+        if number >= len(stages):
+            raise InvalidArgument(
+                f"viewOperator is {number}, and the query has the operators 0 to {len(stages) - 1}."
+            )
+        self._run, self._number = stages[number], number
+        if self._run.store.is_foreign:
+            raise InvalidArgument(
+                f"{conf.provider_class} keeps the state, and views follow that of Holdfast's own "
+                "provider alone."
+            )
+        self._session = session
+        self._shown: Shown = self._run.operator.shown(wish.variable)
+        self._store = self._run.stores[self._shown.store]
+        self._made: Template | None = None
+        make = self._shown.make
+        if make is not None:
+            schemas = [self._run.frames.rows_schema]
+            self._made = Template(session, schemas, lambda rows: make(rows[0]))
+        self._spec = ViewSpec(wish.location, self._schema(), wish.options, conf.retry_timeout_ms)
+        self._view: View = open_view(self._spec)
+        self._follower = Follower(
+            self._view, manifest, number, self._shown.store, root, versions.newest_intact
+        )
+
+    def _schema(self) -> ViewSchema:
+        keys = self._store.key_schema
+        if self._made is not None:
+            made = parse_schema(self._made.made.schema).fields
+            return ViewSchema(
+                Schema(StructType(made[: len(keys)])), Schema(StructType(made[len(keys) :]))
+            )
+        values = self._store.value_schema.fields
+        if self._shown.values is not None:
+            values = tuple(f for f in values if f.name in self._shown.values)
+        return ViewSchema(keys, Schema(StructType(values)))
+
+    def follow(self, manifest: Manifest, before: Callable[[], Manifest | None]) -> None:
+        """Bring the view to a version; `before` gives the one before it."""
+
+        def run(step: Step) -> list[Applied]:
+            return self._by_tasks(ShownStore(self._store, self._spec, step))
+
+        self._follower.follow(manifest, before, run, is_small=self._is_small(manifest))
+
+    def _is_small(self, manifest: Manifest) -> bool:
+        """Whether a version's changes together have no room for a row of a forbidden size.
+
+        That spares small batches a job. Spark could make large values out of small ones.
+        """
+        made = self._made is not None and any(map(is_unbounded, self._spec.schema.values))
+        if made or self._store.conf.compression != "none":
+            return False
+        parts = manifest.operators[self._number][self._shown.store].partitions
+        deltas = [ref for part in parts for ref in part.segments[:1] if ref.low == ref.high]
+        return max((ref.info.size for ref in deltas), default=0) <= _SMALL_BYTES
+
+    def _by_tasks(self, shown: ShownStore) -> list[Applied]:
+        numbers = self._run.rdd.numbers(self._session)
+        if self._made is None:
+            written = numbers.mapInArrow(_writer(shown), _COUNTS)
+        else:
+            rows = numbers.mapInArrow(_reader(shown), self._run.frames.rows_schema)
+            written = self._made.fill(rows).mapInArrow(_finisher(shown), _COUNTS)
+        try:
+            return _sums(written)
+        except (PySparkException, Py4JJavaError) as error:
+            told = _told_by_task(error)
+            if told is None:
+                raise
+            raise told from None
+
+
+def _sums(frame: DataFrame) -> list[Applied]:
+    return [Applied(*row) for row in frame.collect()]
+
+
+_Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def _writer(shown: ShownStore) -> _Batches:
+    """Writes what the partitions it is given changed."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        worker.acknowledge()
+        view, done = open_view(shown.view), Applied()
+        for partition in _numbers(batches):
+            for upserts, deletes in shown.changes(partition):
+                fitted = None if upserts is None else shown.fitting(upserts)
+                with _telling():
+                    done += shown.step.run(view, [(fitted, deletes)])
+        yield _counts(done)
+        worker.acknowledge()
+
+    return write
+
+
+def _reader(shown: ShownStore) -> _Batches:
+    """Removes what went, and puts out stored rows for Spark to finish."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        worker.acknowledge()
+        view = open_view(shown.view)
+        for partition in _numbers(batches):
+            for upserts, deletes in shown.changes(partition):
+                with _telling():
+                    shown.step.run(view, [(None, deletes)])
+                if upserts is not None:
+                    yield from upserts.to_batches()
+        worker.acknowledge()
+
+    return read
+
+
+def _finisher(shown: ShownStore) -> _Batches:
+    """Writes finished rows."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        view, done = open_view(shown.view), Applied()
+        for batch in batches:
+            rows = shown.fitting(pa.Table.from_batches([batch]))
+            with _telling():
+                done += shown.step.run(view, [(rows, None)])
+        yield _counts(done)
+
+    return write
+
+
+def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
+def _counts(done: Applied) -> pa.RecordBatch:
+    counts = {"written": done.written, "removed": done.removed, "odd": done.odd}
+    return pa.RecordBatch.from_pydict({name: [count] for name, count in counts.items()})
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """Have the driver get what a task raises on purpose: Spark brings it nothing but text."""
+    try:
+        yield
+    except HoldfastError as error:
+        told = json.dumps([type(error).__name__, error.message, error.condition])
+        raise RuntimeError(f"holdfast tells: {told}") from error
+
+
+def _told_by_task(error: Exception) -> HoldfastError | None:
+    """What a task raised on purpose, as it would have been raised here."""
+    found = _TOLD.search(str(error))
+    if found is None:
+        return None
+    name, message, condition = json.loads(found["json"])
+    kind: type[HoldfastError] = getattr(errors, name)
+    return kind(message, condition=condition)

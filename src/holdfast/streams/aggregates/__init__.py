@@ -1,0 +1,1 @@
+"""Partial aggregates: grouped, merged and counted by Spark's arithmetic."""

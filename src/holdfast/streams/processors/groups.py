@@ -1,0 +1,157 @@
+"""Rows in the order of their keys, cut into groups, a chunk of them at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.ipc as ipc
+
+from holdfast.engine.files.segment import HASH, index_numbers
+from holdfast.engine.partition.columns import canonical, equal
+from holdfast.streams.tasks.task import check_routing
+
+Numbers = npt.NDArray[np.int64]
+_ROWS_AT_A_TIME = 50_000
+
+
+@dataclass(frozen=True)
+class Late:
+    """Rows whose time is at or below `upto_us` are late; null is not."""
+
+    column: str
+    upto_us: int
+
+
+@dataclass
+class Groups:
+    """A record batch of whole groups, in hash order; group i is rows starts[i] to starts[i + 1].
+
+    Where a group is larger than a batch it is the only one, and `rest` brings the batches after
+    it that go on with it.
+    """
+
+    batch: pa.RecordBatch
+    starts: Numbers
+    rest: Iterator[pa.RecordBatch]
+
+    @property
+    def count(self) -> int:
+        """How many groups there are."""
+        return len(self.starts) - 1
+
+    def keys(self, names: Sequence[str]) -> pa.Table:
+        """The keys of the groups, with `_hash`."""
+        first = pa.array(self.starts[:-1])
+        columns = [self.batch.column(name).take(first) for name in (*names, HASH)]
+        return pa.table(columns, names=[*names, HASH])
+
+
+class GroupReader:
+    """Cuts sorted record batches into groups."""
+
+    def __init__(
+        self,
+        schema: bytes,
+        raw: Iterable[bytes],
+        keys: Sequence[str],
+        partition: int,
+        partitions: int,
+        late: Late | None = None,
+        rows_at_a_time: int = _ROWS_AT_A_TIME,
+    ) -> None:
+        self._schema = ipc.read_schema(pa.py_buffer(schema))
+        self._slices = self._sliced(raw)
+        self._keys = list(keys)
+        self._partition = partition
+        self._partitions = partitions
+        self._carry: pa.RecordBatch | None = None
+        self._late = late
+        self._rows_at_a_time = rows_at_a_time
+        self.rows = 0
+        self.late_rows = 0
+
+    def __iter__(self) -> Iterator[Groups]:
+        while True:
+            batch = self._next()
+            if batch is None:
+                if self._carry is None:
+                    return
+                last, self._carry = self._carry, None
+                yield Groups(last, _starts(last, self._keys), iter(()))
+                return
+            if self._carry is not None:
+                batch = _joined([self._carry, batch])
+                self._carry = None
+            starts = _starts(batch, self._keys)
+            if len(starts) == 2:
+                yield Groups(batch, starts, self._going_on(batch))
+                continue
+            cut = int(starts[-2])
+            self._carry = batch.slice(cut)
+            yield Groups(batch.slice(0, cut), starts[:-1], iter(()))
+
+    def _going_on(self, first: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The batches after `first`, as far as they go on with its only group."""
+        while True:
+            batch = self._next()
+            if batch is None:
+                return
+            starts = _starts(_joined([first.slice(0, 1), batch]), self._keys)
+            same = int(starts[1]) - 1
+            if same:
+                yield batch.slice(0, same)
+            if same < batch.num_rows:
+                self._carry = batch.slice(same)
+                return
+
+    def _next(self) -> pa.RecordBatch | None:
+        return next(self._slices, None)
+
+    def _sliced(self, raw: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+        """The batches without late rows, none of them too large or empty."""
+        for number, body in enumerate(raw):
+            batch = ipc.read_record_batch(pa.py_buffer(body), self._schema)
+            if number == 0:
+                batch.validate(full=True)
+            check_routing(batch.column(HASH), self._partition, self._partitions)
+            batch = self._without_late(batch)
+            self.rows += batch.num_rows
+            for start in range(0, batch.num_rows, self._rows_at_a_time):
+                yield batch.slice(start, self._rows_at_a_time)
+
+    def _without_late(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._late is None:
+            return batch
+        numbers = index_numbers(batch.column(self._late.column))
+        assert numbers is not None
+        is_late = numbers <= self._late.upto_us
+        if not is_late.any():
+            return batch
+        self.late_rows += int(is_late.sum())
+        return batch.filter(pa.array(~is_late))
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
+
+
+def _starts(batch: pa.RecordBatch, keys: Sequence[str]) -> Numbers:
+    """Where a group starts, and the number of rows. Requires: the rows are sorted by key."""
+    hashes = batch.column(HASH).to_numpy()
+    opens = np.ones(len(hashes), bool)
+    opens[1:] = hashes[1:] != hashes[:-1]
+    # Equal hashes are nearly always equal keys; look at the few places where they may not be.
+    alike = np.flatnonzero(~opens)
+    if len(alike):
+        left, right = pa.array(alike - 1), pa.array(alike)
+        same = np.ones(len(alike), bool)
+        for name in keys:
+            column = batch.column(name)
+            same &= equal(canonical(column.take(left)), canonical(column.take(right)))
+        opens[alike] = ~same
+    return np.append(np.flatnonzero(opens), len(hashes))

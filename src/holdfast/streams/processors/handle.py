@@ -1,0 +1,187 @@
+"""The handle a processor gets: its state variables, its timers, and what query it is part of."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from holdfast.errors import IllegalState, InvalidArgument
+from holdfast.streams.clock import NO_TIME
+from holdfast.streams.processors.states import (
+    ListState,
+    MapState,
+    StateVariable,
+    Timers,
+    ValueState,
+)
+from holdfast.streams.processors.variables import Kind, Variable, new_variable
+
+
+@dataclass(frozen=True, slots=True)
+class QueryInfo:
+    """Which query, run and batch a processor works for."""
+
+    query_id: str
+    run_id: str
+    batch_id: int
+
+    def getQueryId(self) -> str:
+        """The query's id, the same across restarts."""
+        return self.query_id
+
+    def getRunId(self) -> str:
+        """This run's id."""
+        return self.run_id
+
+    def getBatchId(self) -> int:
+        """Spark's number of the batch; in a version without data, of the one before it."""
+        return self.batch_id
+
+
+class Handle:
+    """Gives a processor its state; what PySpark's StatefulProcessorHandle gives, and the query."""
+
+    def __init__(
+        self,
+        time_mode: str,
+        open_variable: Callable[[Variable], StateVariable] | None = None,
+        timers: Timers | None = None,
+        query: QueryInfo | None = None,
+    ) -> None:
+        self._time_mode = time_mode
+        self._open = open_variable
+        self._timers = timers
+        self._query = query
+        self._is_open = True
+        self.variables: dict[str, Variable] = {}
+        self.deleted: list[str] = []
+        self.states: list[StateVariable] = []
+        self.registered = 0
+        self.unregistered = 0
+
+    def close_init(self) -> None:
+        """From now on no variable can be added."""
+        self._is_open = False
+
+    def getValueState(
+        self, stateName: str, schema: Any, ttlDurationMs: int | None = None
+    ) -> ValueState:
+        """One value for each key."""
+        state = self._variable(stateName, "value", schema, None, ttlDurationMs)
+        return cast(ValueState, state)
+
+    def getListState(
+        self, stateName: str, schema: Any, ttlDurationMs: int | None = None
+    ) -> ListState:
+        """A list for each key."""
+        state = self._variable(stateName, "list", schema, None, ttlDurationMs)
+        return cast(ListState, state)
+
+    def getMapState(
+        self, stateName: str, userKeySchema: Any, valueSchema: Any, ttlDurationMs: int | None = None
+    ) -> MapState:
+        """A map for each key."""
+        state = self._variable(stateName, "map", valueSchema, userKeySchema, ttlDurationMs)
+        return cast(MapState, state)
+
+    def _variable(
+        self, name: str, kind: Kind, values: Any, keys: Any, ttl_ms: int | None
+    ) -> StateVariable:
+        self._check_init(f"The state variable {name!r} is asked for")
+        if ttl_ms is not None and self._time_mode == NO_TIME:
+            raise InvalidArgument(
+                f"The state variable {name!r} has a TTL, and the time mode is None. Take the time "
+                "mode ProcessingTime or EventTime."
+            )
+        if name in self.variables:
+            raise InvalidArgument(f"The state variable {name!r} is asked for twice.")
+        variable = new_variable(name, kind, values, keys, ttl_ms)
+        self.variables[name] = variable
+        if self._open is None:
+            return cast(StateVariable, _Unopened(name))
+        state = self._open(variable)
+        self.states.append(state)
+        return state
+
+    def deleteIfExists(self, stateName: str) -> None:
+        """Remove a variable that earlier runs had, with all it held."""
+        self._check_init(f"The state variable {stateName!r} is to be deleted")
+        self.deleted.append(stateName)
+
+    def _check_init(self, what: str) -> None:
+        if not self._is_open:
+            raise IllegalState(f"{what} outside of init().")
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        """Call handleExpiredTimer for this key once time has come to that moment."""
+        self._timed("registerTimer").register(expiryTimestampMs)
+        self.registered += 1
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        """Take a timer of this key back."""
+        self._timed("deleteTimer").delete(expiryTimestampMs)
+        self.unregistered += 1
+
+    def listTimers(self) -> Iterator[int]:
+        """The timers of this key."""
+        return self._timed("listTimers").list()
+
+    def _timed(self, what: str) -> Timers:
+        if self._time_mode == NO_TIME:
+            raise IllegalState(
+                f"{what} was called, and the time mode is None. Take the time mode ProcessingTime "
+                "or EventTime."
+            )
+        if self._timers is None or self._is_open:
+            raise IllegalState(f"{what} was called where there is no key: in init() or close().")
+        return self._timers
+
+    def getQueryInfo(self) -> QueryInfo:
+        """Which query, run and batch this is."""
+        return self._query or QueryInfo("", "", 0)
+
+
+class _Unopened:
+    """Stands for a variable where there is no key; every use of it says so."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, what: str) -> Any:
+        if what.startswith("_"):
+            raise AttributeError(what)
+        raise IllegalState(
+            f"The state variable {self._name!r} was used where there is no key: in init() or "
+            "close()."
+        )
+
+
+_KINDS: Mapping[str, type[StateVariable]] = {
+    "value": ValueState, "list": ListState, "map": MapState, "timers": Timers,
+}  # fmt: skip
+
+
+def state_class(kind: Kind) -> type[StateVariable]:
+    """The class of a kind of variable."""
+    return _KINDS[kind]
+
+
+def fresh(processor: Any) -> Any:
+    """A processor as a task gets it: a copy, so that what one keeps in itself stays its own."""
+    try:
+        return copy.deepcopy(processor)
+    except Exception:  # what cannot be copied deeply may still be pickled for the tasks
+        return copy.copy(processor)
+
+
+def variables_of(processor: Any, time_mode: str) -> Handle:
+    """What a processor asks for in init(), found out without any state, by a copy of it."""
+    handle, processor = Handle(time_mode), fresh(processor)
+    processor.init(handle)
+    handle.close_init()
+    close = getattr(processor, "close", None)
+    if close is not None:
+        close()
+    return handle

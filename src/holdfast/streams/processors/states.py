@@ -1,0 +1,382 @@
+"""State variables as a processor sees them: of one key at a time, in this process.
+
+The keys of a chunk share one read of the store and one write: what a variable holds for them is
+read when the first of them asks, and what they changed is written when the chunk is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.engine.files.segment import EXPIRES, HASH
+from holdfast.engine.partition.writer import FOUND
+from holdfast.streams.aggregates.grouping import codes_of
+from holdfast.streams.processors.variables import Variable
+from holdfast.streams.stores.contract import TaskStore
+from holdfast.streams.tasks.task import StoreSpec
+from holdfast.types import AtomicType, Row, RowCodec, Schema
+
+_TIMESTAMP = AtomicType("timestamp")
+_KEYS_AT_FIRST, _KEYS_AT_A_TIME = 100, 2_000
+"""Keys whose lists or maps are in memory at a time: before it is known how long they are, and at
+most.
+"""
+_ENTRIES_AT_A_TIME = 200_000
+"""Entries that so many keys should have together."""
+_Entry = tuple[Row, Row | None, int | None]
+"""An own key, the value (None: removed) and when it expires."""
+
+
+class Cursor:
+    """Where a task stands: the chunk's keys, which of them has its turn, and the time.
+
+    `expires_from` is what a TTL is counted from, in ms; None where entries do not end.
+    """
+
+    def __init__(self, version: int) -> None:
+        self.keys: pa.Table = pa.table({})
+        self.at = -1
+        self.expires_from: int | None = 0
+        self._next_position = version << 32
+
+    def position(self) -> int:
+        """A number above all those given before, in this version and earlier ones."""
+        self._next_position += 1
+        return self._next_position
+
+
+class StateVariable:
+    """What every kind of variable has in common."""
+
+    def __init__(
+        self, variable: Variable, spec: StoreSpec, store: TaskStore, cursor: Cursor
+    ) -> None:
+        self._variable = variable
+        self._store = store
+        self._cursor = cursor
+        self._codec = RowCodec(variable.values)
+        self._encode = _encoder(self._codec)
+        self._names = spec.value_schema.names
+        self._key_names = spec.key_schema.names
+        self.updated = 0
+        self.removed = 0
+
+    def begin(self) -> None:
+        """Forget the chunk before; the cursor has another one."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Write what the chunk changed."""
+        raise NotImplementedError
+
+    def _expiry(self) -> int | None:
+        ttl, start = self._variable.ttl_ms, self._cursor.expires_from
+        return None if ttl is None or start is None else start + ttl
+
+    def _own_copy(self, value: Row) -> Row:
+        """A value for the processor, which may change what is inside."""
+        return value if self._codec.plain else self._codec.encode(value)
+
+    def _put(self, keys: pa.Table, values: list[Row], expiries: list[int | None]) -> None:
+        """Put rows; `keys` has the store's key columns, and `_hash` where it is known."""
+        columns = dict(zip(keys.column_names, keys.columns, strict=True))
+        columns |= zip(self._names, self._codec.to_arrow(values), strict=True)
+        if self._variable.ttl_ms is not None:
+            columns[EXPIRES] = pa.array(expiries, pa.int64())
+        self._store.put_many(pa.table(columns))
+        self.updated += len(values)
+
+    def _remove(self, keys: pa.Table) -> None:
+        self._store.remove_many(keys)
+        self.removed += keys.num_rows
+
+
+class ValueState(StateVariable):
+    """One value for each key."""
+
+    def begin(self) -> None:
+        self._values: list[Row | None] | None = None
+        self._changes: dict[int, Row | None] = {}
+        self._expiries: dict[int, int | None] = {}
+
+    def exists(self) -> bool:
+        """Whether the key has a value."""
+        return self.get() is not None
+
+    def get(self) -> Row | None:
+        """The key's value, or None."""
+        values = self._values
+        if values is None:
+            values = self._load()
+        value = values[self._cursor.at]
+        return value if value is None else self._own_copy(value)
+
+    def update(self, newValue: Any) -> None:
+        """Set the key's value."""
+        at = self._cursor.at
+        value = self._encode(newValue)
+        self._changes[at] = value
+        if self._values is not None:
+            self._values[at] = value
+        if self._variable.ttl_ms is not None:
+            self._expiries[at] = self._expiry()
+
+    def clear(self) -> None:
+        """Remove the key's value."""
+        at = self._cursor.at
+        self._changes[at] = None
+        if self._values is not None:
+            self._values[at] = None
+
+    def _load(self) -> list[Row | None]:
+        found = self._store.get_many(self._cursor.keys)
+        rows = self._codec.from_arrow([found.column(name) for name in self._names], found.num_rows)
+        values: list[Row | None] = list(rows)
+        for at in np.flatnonzero(~found.column(FOUND).to_numpy()).tolist():
+            values[at] = None
+        for at, value in self._changes.items():
+            values[at] = value
+        self._values = values
+        return values
+
+    def end(self) -> None:
+        puts = [(at, value) for at, value in self._changes.items() if value is not None]
+        gone = [at for at, value in self._changes.items() if value is None]
+        if puts:
+            keys = _taken(self._cursor.keys, [at for at, _ in puts])
+            expiries = [self._expiries.get(at) for at, _ in puts]
+            self._put(keys, [value for _, value in puts], expiries)
+        if gone:
+            self._remove(_taken(self._cursor.keys, gone))
+
+
+class _Collection(StateVariable):
+    """Many entries for each key, by a key of their own."""
+
+    def __init__(
+        self, variable: Variable, spec: StoreSpec, store: TaskStore, cursor: Cursor
+    ) -> None:
+        super().__init__(variable, spec, store, cursor)
+        self._prefix = spec.prefix
+        fields = spec.key_schema.fields[self._prefix :]
+        self._own = RowCodec(Schema(type(spec.key_schema.struct)(fields)))
+        self._encode_own = _encoder(self._own)
+        self._has_ttl = variable.ttl_ms is not None
+        self._keys_at_a_time = min(_KEYS_AT_FIRST, _KEYS_AT_A_TIME)
+
+    def begin(self) -> None:
+        self._loaded: dict[int, dict[Row, _Entry]] = {}
+        self._changes: dict[int, dict[Row, _Entry]] = {}
+
+    def entries(self) -> dict[Row, _Entry]:
+        """The key's entries by their own key, not to be changed."""
+        found = self._loaded.get(self._cursor.at)
+        return self._load() if found is None else found
+
+    def set(self, own: Row, value: Row | None) -> None:
+        """Put an entry, or remove it."""
+        at = self._cursor.at
+        ends = None if value is None or not self._has_ttl else self._expiry()
+        entry = own, value, ends
+        name = own if self._own.plain else self._own.hashable(own)
+        changes = self._changes.get(at)
+        if changes is None:
+            changes = self._changes[at] = {}
+        changes[name] = entry
+        loaded = self._loaded.get(at)
+        if loaded is not None:
+            _apply(loaded, name, entry)
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        for own, _, _ in list(self.entries().values()):
+            self.set(own, None)
+
+    def exists(self) -> bool:
+        """Whether the key has an entry."""
+        return bool(self.entries())
+
+    def _load(self) -> dict[Row, _Entry]:
+        """Read the entries of the key at hand and of some after it; those before it had theirs."""
+        first = self._cursor.at
+        keys = self._cursor.keys.slice(first, self._keys_at_a_time)
+        found: list[dict[Row, _Entry]] = [{} for _ in range(keys.num_rows)]
+        known = HASH in keys.column_names
+        wanted = [HASH] if known else self._key_names[: self._prefix]
+        table = self._store.prefix_table(keys.select(wanted))
+        if table.num_rows:
+            self._sort_in(found, table, keys)
+        fitting = _ENTRIES_AT_A_TIME * keys.num_rows // max(table.num_rows, 1)
+        self._keys_at_a_time = min(max(fitting, 1), _KEYS_AT_A_TIME)
+        self._loaded = {first + place: entries for place, entries in enumerate(found)}
+        for at, entries in self._loaded.items():
+            for name, entry in self._changes.get(at, {}).items():
+                _apply(entries, name, entry)
+        return self._loaded[first]
+
+    def _sort_in(self, found: list[dict[Row, _Entry]], table: pa.Table, keys: pa.Table) -> None:
+        """Give rows of the store to the keys they belong to."""
+        groups, own = self._key_names[: self._prefix], self._key_names[self._prefix :]
+        wanted = keys.select(groups)
+        both = pa.concat_tables([wanted, table.select(groups).cast(wanted.schema)])
+        codes = codes_of([both.column(name).combine_chunks() for name in groups])
+        owner = np.full(int(codes.max()) + 1, -1, np.int64)
+        owner[codes[: wanted.num_rows]] = np.arange(wanted.num_rows)
+        owners = owner[codes[wanted.num_rows :]]
+        own_keys = self._own.from_arrow([table.column(name) for name in own])
+        values = self._codec.from_arrow([table.column(n) for n in self._names], len(own_keys))
+        for at, key, value in zip(owners.tolist(), own_keys, values, strict=True):
+            if at >= 0:
+                found[at][self._own.hashable(key)] = key, value, None
+
+    def end(self) -> None:
+        changed = [(at, *entry) for at, own in self._changes.items() for entry in own.values()]
+        puts = [change for change in changed if change[2] is not None]
+        gone = [change for change in changed if change[2] is None]
+        if puts:
+            keys = self._keys([p[0] for p in puts], [p[1] for p in puts])
+            self._put(keys, [p[2] for p in puts if p[2] is not None], [p[3] for p in puts])
+        if gone:
+            self._remove(self._keys([g[0] for g in gone], [g[1] for g in gone]))
+
+    def _keys(self, at: list[int], own: list[Row]) -> pa.Table:
+        groups = self._key_names[: self._prefix]
+        keys = _taken(self._cursor.keys.select(groups), at)
+        for name, column in zip(
+            self._key_names[self._prefix :], self._own.to_arrow(own), strict=True
+        ):
+            keys = keys.append_column(name, column)
+        return keys
+
+
+class ListState(_Collection):
+    """A list for each key; entries are kept under growing positions."""
+
+    def get(self) -> Iterator[Row]:
+        """The key's list."""
+        entries = self.entries()
+        held = [entries[name][1] for name in sorted(entries)]
+        return iter([self._own_copy(value) for value in held if value is not None])
+
+    def put(self, newState: Any) -> None:
+        """Set the key's list."""
+        self.clear()
+        self.appendList(newState)
+
+    def appendValue(self, newState: Any) -> None:
+        """Add one value."""
+        self.set((self._cursor.position(),), self._encode(newState))
+
+    def appendList(self, newState: Any) -> None:
+        """Add values."""
+        for value in newState:
+            self.appendValue(value)
+
+
+class MapState(_Collection):
+    """A map for each key."""
+
+    def getValue(self, key: Any) -> Row | None:
+        """The value under a key of the map, or None."""
+        entry = self.entries().get(self._own.hashable(self._encode_own(key)))
+        value = None if entry is None else entry[1]
+        return None if value is None else self._own_copy(value)
+
+    def containsKey(self, key: Any) -> bool:
+        """Whether the map has the key."""
+        return self._own.hashable(self._encode_own(key)) in self.entries()
+
+    def updateValue(self, key: Any, value: Any) -> None:
+        """Set the value under a key of the map."""
+        self.set(self._encode_own(key), self._encode(value))
+
+    def iterator(self) -> Iterator[tuple[Row, Row]]:
+        """Keys and values of the map."""
+        entries = self.entries().values()
+        return iter([(own, self._own_copy(held)) for own, held, _ in entries if held is not None])
+
+    def keys(self) -> Iterator[Row]:
+        """Keys of the map."""
+        return iter([own for own, _, _ in self.entries().values()])
+
+    def values(self) -> Iterator[Row]:
+        """Values of the map."""
+        return iter([value for _, value in self.iterator()])
+
+    def removeKey(self, key: Any) -> None:
+        """Remove a key from the map."""
+        self.set(self._encode_own(key), None)
+
+
+class Timers(_Collection):
+    """The moments at which a key wants to be called."""
+
+    lowest: int | None = None
+    """The earliest moment registered since it was last set to None."""
+
+    def register(self, moment_ms: int) -> None:
+        """Have the key called at a moment."""
+        moment = int(moment_ms)
+        self.set((moment,), (True,))
+        if self.lowest is None or moment < self.lowest:
+            self.lowest = moment
+
+    def delete(self, moment_ms: int) -> None:
+        """Have the key not called at a moment."""
+        self.set((int(moment_ms),), None)
+
+    def list(self) -> Iterator[int]:
+        """The moments of the key, earliest first."""
+        return iter(sorted(own[0] for own, _, _ in self.entries().values()))
+
+    def due(self, upto_ms: int) -> pa.Table:
+        """Keys with a moment up to `upto_ms`, of this version's changes, too."""
+        tables = [table for table in self._store.evicted_tables(None, upto_ms) if table.num_rows]
+        if not tables:
+            return pa.table({})
+        return pa.concat_tables(tables).drop_columns([self._names[0]])
+
+    def earliest(self, now_ms: int) -> int | None:
+        """The next moment of any key, once those up to now have fired; a deleted one at times."""
+        late = self.lowest if self.lowest is not None and self.lowest <= now_ms else None
+        return self._store.earliest_index(now_ms) if late is None else late
+
+    @property
+    def moment_name(self) -> str:
+        """The column of the moments."""
+        return self._key_names[-1]
+
+
+def _apply(entries: dict[Row, _Entry], name: Row, entry: _Entry) -> None:
+    if entry[1] is None:
+        entries.pop(name, None)
+    else:
+        entries[name] = entry
+
+
+def _taken(table: pa.Table, at: list[int]) -> pa.Table:
+    return table.take(pa.array(at, pa.int64()))
+
+
+def _encoder(codec: RowCodec) -> Callable[[Any], Row]:
+    """The codec's `encode`, which takes a moment without a time zone as PySpark does: as local."""
+    kinds = [field.type for field in codec.schema]
+    at = [place for place, kind in enumerate(kinds) if kind == _TIMESTAMP]
+    if not at:
+        return codec.encode
+
+    def encode(row: Any) -> Row:
+        if isinstance(row, (tuple, list)):
+            cells = list(row)
+            for place in at:
+                if place < len(cells) and getattr(cells[place], "tzinfo", UTC) is None:
+                    cells[place] = cells[place].astimezone(UTC)
+            row = tuple(cells)
+        return codec.encode(row)
+
+    return encode

@@ -1,0 +1,127 @@
+"""State variables of a processor: what they are, and the stores that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from holdfast.engine.partition.chain import StoreShape
+from holdfast.errors import InvalidArgument
+from holdfast.ids import check_store_name
+from holdfast.types import Field, Schema, StructType, parse_schema
+
+TIMERS = "$timers"
+"""The store of an operator's timers."""
+POSITION = "position"
+EXPIRY = "expiry_ms"
+PENDING = "pending"
+Kind = Literal["value", "list", "map", "timers"]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A state variable: its name, its kind and the columns of an entry.
+
+    `keys` are the columns of a map's keys; `ttl_ms` is how long an entry lasts.
+    """
+
+    name: str
+    kind: Kind
+    values: Schema
+    keys: Schema | None = None
+    ttl_ms: int | None = None
+
+    def shape(self, grouping: Schema) -> StoreShape:
+        """The shape of its store: an entry lies under its grouping key.
+
+        Columns whose name is taken get another one.
+        """
+        own = self._own_keys
+        taken = {field.name for field in grouping}
+        keys = Schema(StructType((*grouping.fields, *_renamed(own, taken))))
+        values = Schema(StructType(_renamed(self.values.fields, taken)))
+        index = len(grouping) if self.kind == "timers" else None
+        return StoreShape.of(keys, values, index, len(grouping) if own else 0)
+
+    @cached_property
+    def _own_keys(self) -> tuple[Field, ...]:
+        if self.kind == "map":
+            assert self.keys is not None
+            return self.keys.fields
+        if self.kind == "list":
+            return parse_schema(f"{POSITION} long").fields
+        if self.kind == "timers":
+            return parse_schema(f"{EXPIRY} long").fields
+        return ()
+
+
+TIMER_VARIABLE = Variable(TIMERS, "timers", parse_schema(f"{PENDING} boolean"))
+
+
+def _renamed(fields: Sequence[Field], taken: set[str]) -> tuple[Field, ...]:
+    renamed = []
+    for field in fields:
+        name = field.name
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        renamed.append(Field(name, field.type, field.nullable, field.metadata))
+    return tuple(renamed)
+
+
+def new_variable(
+    name: str, kind: Kind, values: object, keys: object = None, ttl_ms: int | None = None
+) -> Variable:
+    """A variable as a processor asks for it; refused where it cannot be kept."""
+    check_store_name(name)
+    if name.startswith("$"):
+        raise InvalidArgument(f"The state variable {name!r} must not start with '$'.")
+    if ttl_ms is not None and ttl_ms <= 0:
+        raise InvalidArgument(
+            f"The TTL of the state variable {name!r} is {ttl_ms} ms, not above 0."
+        )
+    key_schema = None if keys is None else parse_schema(keys)
+    if key_schema is not None:
+        key_schema.check_key()
+    value_schema = parse_schema(values)
+    value_schema.check_value()
+    return Variable(name, kind, value_schema, key_schema, ttl_ms)
+
+
+def shown_variable(variables: Mapping[str, Variable], wanted: str | None) -> str:
+    """The variable that a view shows: the one that is asked for, or the only value state."""
+    single = [name for name, variable in variables.items() if variable.kind == "value"]
+    there = ", ".join(f"{name} ({variable.kind})" for name, variable in variables.items())
+    if wanted is None and len(single) == 1:
+        return single[0]
+    if wanted is None and single:
+        raise InvalidArgument(
+            f"The processor has several value states ({', '.join(single)}): set the option "
+            "viewVariable to the one that the view shows."
+        )
+    if wanted is not None and wanted not in variables:
+        raise InvalidArgument(
+            f"viewVariable is {wanted!r}, and the processor has {there or 'no state variables'}."
+        )
+    if wanted not in single:
+        what = "The processor has no value state" if wanted is None else f"{wanted!r} is none"
+        raise InvalidArgument(
+            f"A view shows a value state, one row a key. {what}; there are {there or 'no others'}. "
+            "Keep what others shall see in a value state beside it, of an array or a map perhaps."
+        )
+    return str(wanted)
+
+
+def shapes_of(
+    variables: Mapping[str, Variable], grouping: Schema, *, has_time: bool
+) -> dict[str, StoreShape]:
+    """The stores of an operator: one a variable, and one of timers where it may have some.
+
+    An operator without any variable keeps that of timers, for it needs a store.
+    """
+    wanted = dict(variables)
+    if has_time or not wanted:
+        wanted[TIMERS] = TIMER_VARIABLE
+    return {name: variable.shape(grouping) for name, variable in wanted.items()}

@@ -1,0 +1,1 @@
+"""The stores of tasks: what is asked of them, and who keeps them open."""

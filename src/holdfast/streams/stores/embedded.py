@@ -1,0 +1,134 @@
+"""State that lives in this process's memory, for as long as it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from holdfast.backends.memory import MemoryStorage
+from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.hashing.spark_hash import HASH_NAME
+from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.provider import new_store_entry
+from holdfast.engine.storage import Runtime
+from holdfast.engine.versions.log import VersionLog
+from holdfast.streams.outbox import OutboxReader
+from holdfast.streams.tasks.task import StoreSpec
+from holdfast.streams.watermark import Watermarks
+
+START, ROWS = "_start", "_rows"
+"""Columns of structs: rows that the state starts with, and the others."""
+
+
+def empty_state(shapes: Mapping[str, StoreShape], partitions: int) -> Manifest:
+    """Version 0 of one operator's stores."""
+    places = [(index, partitions) for index in range(partitions)]
+    stores = {name: new_store_entry(shape, places) for name, shape in shapes.items()}
+    return Manifest(
+        version=0,
+        parent=None,
+        commit_id=uuid4().hex,
+        writer_id=uuid4().hex,
+        epoch=0,
+        committed_at_ms=Runtime.system().clock_ms(),
+        hash_name=HASH_NAME,
+        operators={0: stores},
+        scope={"kind": "query", "operators": []},
+        watermark=Watermarks().json(),
+    )
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Runs a task over rows that are no stream; its state is gone afterwards.
+
+    Requires: the task has one partition, an outbox, and its first version to make.
+    """
+
+    task: Any
+    start: Any = None
+    """The task of rows that the state starts with, where there are such."""
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What the task puts out for some rows, given in the order of their keys.
+
+        With a `start` they come in the two columns START and ROWS, as structs of which one is
+        null: first those that the state starts with, then the others.
+        """
+        rows = iter(batches)
+        first = next(rows, None)
+        if first is None:
+            return
+        name = f"embedded-{uuid4().hex}"
+        task, stores = self._moved(f"memory://{name}")
+        try:
+            shapes = {each.name: each.shape for each in stores}
+            versions = VersionLog(MemoryStorage.named(name), Runtime.system())
+            versions.publish(empty_state(shapes, 1), 1, None)
+            batches = chain((first,), rows)
+            if self.start is None:
+                result = task.run(0, _schema(first), _raw(batches))
+            else:
+                halves = _Halves(batches)
+                starts = _raw(halves.starts())
+                schemas = [_schema(_cells(first.slice(0, 0), name)) for name in (START, ROWS)]
+                start = self.start, schemas[0], starts
+                result = task.run(0, schemas[1], _raw(halves.rows()), start)
+            yield from OutboxReader(f"memory://{name}", {}, (result.emitted,)).read(0)
+        finally:
+            MemoryStorage.forget(name)
+
+    def _moved(self, root: str) -> tuple[Any, list[StoreSpec]]:
+        """The task on another root, and its stores there."""
+        run_id = uuid4().hex
+        changes: dict[str, Any] = {"outbox": replace(self.task.outbox, root=root)}
+        if "stores" in {field.name for field in fields(self.task)}:
+            changes["stores"] = {
+                name: replace(store, root=root, run_id=run_id)
+                for name, store in self.task.stores.items()
+            }
+            stores = list(changes["stores"].values())
+        else:
+            changes["store"] = replace(self.task.store, root=root, run_id=run_id)
+            stores = [changes["store"]]
+        return replace(self.task, **changes), stores
+
+
+class _Halves:
+    """Record batches with START and ROWS, cut where the rows begin; to be read in that order."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+
+    def starts(self) -> Iterator[pa.RecordBatch]:
+        """What the state starts with."""
+        for batch in self._batches:
+            count = batch.num_rows - batch.column(START).null_count
+            yield _cells(batch.slice(0, count), START)
+            if count < batch.num_rows:
+                self._batches = chain((batch.slice(count),), self._batches)
+                return
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The other rows."""
+        for batch in self._batches:
+            yield _cells(batch, ROWS)
+
+
+def _cells(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_struct_array(batch.column(name))
+
+
+def _schema(batch: pa.RecordBatch) -> bytes:
+    schema: bytes = batch.schema.serialize().to_pybytes()
+    return schema
+
+
+def _raw(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    for batch in batches:
+        yield batch.serialize().to_pybytes()

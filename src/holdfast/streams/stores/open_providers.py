@@ -1,0 +1,143 @@
+"""The providers a worker process keeps open from one task to the next.
+
+PySpark ends worker processes at will, so nothing runs here beside the tasks: at the beginning of
+one, now and then, the coordinator is asked which of the providers are still this executor's, and
+the others are closed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from holdfast.coordinator import CoordinatorAddress, StateStoreCoordinatorRef
+from holdfast.engine.versions.log import VersionLog
+from holdfast.ids import StateStoreId, StateStoreProviderId
+from holdfast.store import StateStoreProvider
+
+VERIFY_EVERY_S = 10.0
+UNUSED_S = 60.0
+"""After so long without a task a provider of another run is closed where nobody can be asked."""
+Place = tuple[str, StateStoreId]
+"""A store in a run of a query."""
+
+
+@dataclass(frozen=True)
+class Executor:
+    """The executor a task runs in, as Spark knows it."""
+
+    host: str
+    executor_id: str
+
+
+class Holdings:
+    """The open providers of this process. Tasks of a process come one at a time."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._providers: dict[Place, StateStoreProvider] = {}
+        self._used_at: dict[Place, float] = {}
+        self._histories: dict[str, VersionLog] = {}
+        """By run what its providers read manifests from."""
+        self._reported: dict[Place, int] = {}
+        """Of reported places, the version last opened here."""
+        self._executor: Executor | None = None
+        self._verified_at = clock()
+
+    def arrive(self, executor: Executor | None) -> None:
+        """Say where the task about to run is; None where that is not known."""
+        self._executor = executor
+
+    def tidy(self, run_id: str, coordinator: CoordinatorAddress | None) -> None:
+        """Close what moved on or belongs to a run that has stopped, if it is time to ask.
+
+        Where the coordinator cannot be reached, what another run has not used for a while goes.
+        Requires: no task is using a provider.
+        """
+        now, executor = self._clock(), self._executor
+        if coordinator is None or executor is None or now - self._verified_at < VERIFY_EVERY_S:
+            return
+        self._verified_at = now
+        by_id = {_provider_id(place): place for place in self._providers}
+        asked = StateStoreCoordinatorRef.for_executor(coordinator)
+        gone = asked.inactive_among(list(by_id), executor.executor_id)
+        if gone is None:
+            self._close_unused(run_id)
+            return
+        for provider_id in gone:
+            self._close(by_id[provider_id])
+
+    def provider(
+        self,
+        place: Place,
+        coordinator: CoordinatorAddress | None,
+        make: Callable[[], StateStoreProvider],
+    ) -> StateStoreProvider:
+        """The provider of a place, made when it is not open yet.
+
+        Where there is nobody to ask, what other runs do not use any more is closed when one is
+        made.
+        """
+        known = self._providers.get(place)
+        if known is not None:
+            self._used_at[place] = self._clock()
+            return known
+        if coordinator is None or self._executor is None:
+            self._close_unused(place[0])
+        made = self._providers[place] = make()
+        self._used_at[place] = self._clock()
+        return made
+
+    def _close_unused(self, run_id: str) -> None:
+        """Close what runs other than this one have not used for a while."""
+        since = self._clock() - UNUSED_S
+        for place in list(self._providers):
+            if place[0] != run_id and self._used_at[place] <= since:
+                self._close(place)
+
+    def history(self, run_id: str, make: Callable[[], VersionLog]) -> VersionLog:
+        """The history that all providers of a run share, made for the first of them."""
+        known = self._histories.get(run_id)
+        if known is None:
+            known = self._histories[run_id] = make()
+        return known
+
+    def report(self, place: Place, coordinator: CoordinatorAddress | None, version: int) -> None:
+        """Tell the coordinator that this executor holds the place, open at a version.
+
+        Nothing is said where this process opened the version before: nobody had it meanwhile.
+        """
+        if coordinator is None or self._executor is None:
+            return
+        before = self._reported.get(place)
+        self._reported[place] = version
+        if before != version - 1:
+            here = self._executor
+            asked = StateStoreCoordinatorRef.for_executor(coordinator)
+            asked.report_active_instance(_provider_id(place), here.host, here.executor_id)
+
+    def report_snapshot(
+        self, place: Place, coordinator: CoordinatorAddress | None, version: int
+    ) -> None:
+        """Tell the coordinator that the state of a version is in a snapshot."""
+        if coordinator is not None:
+            asked = StateStoreCoordinatorRef.for_executor(coordinator)
+            asked.report_snapshot_uploaded(_provider_id(place), version)
+
+    def _close(self, place: Place) -> None:
+        self._reported.pop(place, None)
+        del self._used_at[place]
+        self._providers.pop(place).close()
+        for run_id in set(self._histories) - {run for run, _ in self._providers}:
+            del self._histories[run_id]
+
+
+def _provider_id(place: Place) -> StateStoreProviderId:
+    run_id, store_id = place
+    return StateStoreProviderId(store_id, UUID(run_id))
+
+
+here = Holdings()
+"""Those of this process."""

@@ -1,0 +1,1 @@
+"""What runs where the state is; `spark.operators` has the half that runs on the driver."""

@@ -1,0 +1,413 @@
+"""The part of a custom operator that runs where the state is: the user's processor, key by key."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.engine.files.segment import HASH, index_numbers
+from holdfast.engine.partition.rows import NEVER
+from holdfast.errors import InvalidArgument
+from holdfast.streams.aggregates.grouping import Runs, codes_of
+from holdfast.streams.clock import EVENT_TIME, PROCESSING_TIME, Clock, ExpiredTimerInfo
+from holdfast.streams.outbox import Outbox
+from holdfast.streams.processors.groups import GroupReader, Groups, Late
+from holdfast.streams.processors.handle import Handle, QueryInfo, state_class
+from holdfast.streams.processors.states import Cursor, StateVariable, Timers
+from holdfast.streams.processors.variables import TIMER_VARIABLE, TIMERS, Variable
+from holdfast.streams.stores.contract import TaskStore
+from holdfast.streams.tasks.task import StoreSpec, TaskResult, millis_since
+
+_KEYS_AT_A_TIME = 50_000
+"""Keys with a timer that is due, whose state is read at a time."""
+
+
+Numbers = npt.NDArray[np.int64]
+
+
+class RowStyle(Protocol):
+    """How a processor gets rows and gives them back; travels to the workers."""
+
+    def rows(self, batch: pa.RecordBatch) -> Any:
+        """The rows of a batch, to be cut by slices."""
+        ...
+
+    def group(self, parts: Iterator[Any]) -> Iterator[Any]:
+        """What the processor gets of a group whose rows come in some parts."""
+        ...
+
+    def tables(self, results: Iterator[Any]) -> Iterator[pa.Table]:
+        """Tables of what the processor gave."""
+        ...
+
+
+@dataclass(frozen=True)
+class ProcessorTask:
+    """Runs a processor over one partition of a version."""
+
+    stores: Mapping[str, StoreSpec]
+    base_version: int
+    processor: Any
+    keys: tuple[str, ...]
+    """The columns of the grouping key, as the input has them."""
+    rows: RowStyle
+    clock: Clock
+    outbox: Outbox
+    query: QueryInfo
+    event_time: str | None = None
+    """The output's column of event times that the operators after it go by."""
+
+    @property
+    def store(self) -> StoreSpec:
+        """One of the stores."""
+        return next(iter(self.stores.values()))
+
+    def run(
+        self,
+        partition: int,
+        schema: bytes,
+        batches: Iterable[bytes],
+        start: tuple[ProcessorTask, bytes, Iterable[bytes]] | None = None,
+    ) -> TaskResult:
+        """Give one partition's rows and due timers to the processor; prepare the next version.
+
+        With `start`, the rows of that task come first, as what the state begins with.
+        """
+        return _Run(self, partition).run(schema, batches, start)
+
+
+@dataclass(frozen=True)
+class InitialTask:
+    """Gives rows that the state starts with to a processor, before its first batch."""
+
+    task: ProcessorTask
+
+    @property
+    def store(self) -> StoreSpec:
+        """One of the stores."""
+        return self.task.store
+
+    @property
+    def base_version(self) -> int:
+        """The version it starts from."""
+        return self.task.base_version
+
+    def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
+        """Give one partition's rows to the processor and prepare the first version."""
+        return _Run(self.task, partition).fill(schema, batches)
+
+
+class _Run:
+    """One task under way."""
+
+    def __init__(self, task: ProcessorTask, partition: int) -> None:
+        self._task = task
+        self._partition = partition
+        self._cursor = Cursor(task.base_version + 1)
+        self._stores: dict[str, TaskStore] = {
+            name: spec.open(partition, task.base_version) for name, spec in task.stores.items()
+        }
+        self._timers: Timers | None = None
+        if TIMERS in task.stores:
+            self._timers = self._open(TIMER_VARIABLE)  # type: ignore[assignment]
+        self._handle = Handle(task.clock.mode, self._open, self._timers, task.query)
+        self._fired = 0
+        self._expired = 0
+
+    def _open(self, variable: Variable) -> StateVariable:
+        spec = self._task.stores[variable.name]
+        kind = state_class(variable.kind)
+        return kind(variable, spec, self._stores[variable.name], self._cursor)
+
+    def run(
+        self,
+        schema: bytes,
+        batches: Iterable[bytes],
+        start: tuple[ProcessorTask, bytes, Iterable[bytes]] | None,
+    ) -> TaskResult:
+        """Handle what the state starts with, if that is given; input rows; due timers."""
+        reader = self._reader(self._task, schema, batches, self._task.clock.late)
+        results = self._results(reader)
+        if start is not None:
+            first, its_schema, its_batches = start
+            before = self._started_with(first, self._reader(first, its_schema, its_batches))
+            results = chain(before, results)
+        return self._worked(reader, results)
+
+    def fill(self, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
+        """Handle the rows that the state starts with."""
+        reader = self._reader(self._task, schema, batches)
+        return self._worked(reader, self._started_with(self._task, reader))
+
+    def _reader(
+        self,
+        task: ProcessorTask,
+        schema: bytes,
+        batches: Iterable[bytes],
+        late: Late | None = None,
+    ) -> GroupReader:
+        partitions = self._task.store.partitions
+        return GroupReader(schema, batches, task.keys, self._partition, partitions, late)
+
+    def _worked(self, reader: GroupReader, results: Iterator[Any]) -> TaskResult:
+        """Have the processor work, and prepare the next version."""
+        task = self._task
+        started = time.monotonic()
+        task.processor.init(self._handle)
+        self._handle.close_init()
+        tables = map(self._checked, task.rows.tables(results))
+        emitted = task.outbox.emit(self._partition, tables)
+        updated_at = time.monotonic()
+        close = getattr(task.processor, "close", None)
+        if close is not None:
+            close()
+        due = self._next_due()
+        prepared = []
+        for part in self._stores.values():
+            part.commit()
+            prepared.append(part.prepared)
+        states = self._states
+        metrics = [part.metrics for part in self._stores.values()]
+        return TaskResult(
+            prepared=tuple(prepared),
+            rows=reader.rows,
+            updated=sum(state.updated for state in states),
+            removed=sum(state.removed for state in states) + self._expired,
+            late_rows=reader.late_rows,
+            update_ms=int((updated_at - started) * 1000),
+            commit_ms=millis_since(updated_at),
+            memory_bytes=sum(figures.memory_used_bytes for figures in metrics),
+            state_bytes=sum(
+                figures.json().get("stateOnCurrentVersionSizeBytes", 0) for figures in metrics
+            ),
+            emitted=emitted,
+            due_ms=due,
+            custom=self._figures(),
+        )
+
+    def _checked(self, table: pa.Table) -> pa.Table:
+        """Output without event times that are late where it goes."""
+        name = self._task.event_time
+        if name is not None:
+            times = table.column(name).cast(pa.int64())
+            if pc.any(pc.less_equal(times, self._task.clock.late_ms * 1000)).as_py():
+                raise InvalidArgument(
+                    f"The processor gave a row whose {name!r} is not after the watermark: the "
+                    "operators after it would not count it. Compare times with "
+                    "timerValues.getCurrentWatermarkInMs() first."
+                )
+        return table
+
+    def _next_due(self) -> int | None:
+        """The next moment at which a timer fires or an entry ends, where the clock decides."""
+        clock = self._task.clock
+        if clock.mode != PROCESSING_TIME:
+            return None
+        now = clock.processing_ms
+        moments = [
+            self._stores[name].earliest_expiry(now)
+            for name, variable in self._handle.variables.items()
+            if variable.ttl_ms is not None
+        ]
+        if self._timers is not None:
+            moments.append(self._timers.earliest(now))
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def _figures(self) -> dict[str, int]:
+        """Spark's own figures of such an operator; those of the query are counted once."""
+        figures = {
+            "numRegisteredTimers": self._handle.registered,
+            "numDeletedTimers": self._handle.unregistered,
+            "numExpiredTimers": self._fired,
+            "numValuesRemovedDueToTTLExpiry": self._expired,
+        }
+        if self._partition == 0:
+            figures["numDeletedStateVars"] = len(self._handle.deleted)
+        for variable in self._handle.variables.values() if self._partition == 0 else ():
+            kind = f"num{variable.kind.capitalize()}StateVars"
+            kind += "" if variable.ttl_ms is None else "WithTTL"
+            figures[kind] = figures.get(kind, 0) + 1
+        return figures
+
+    @property
+    def _states(self) -> list[StateVariable]:
+        timers = [] if self._timers is None else [self._timers]
+        return [*self._handle.states, *timers]
+
+    def _expire(self) -> None:
+        """Hide the entries whose time is over."""
+        now = self._task.clock.now_ms
+        for name, variable in self._handle.variables.items():
+            if now is not None and variable.ttl_ms is not None:
+                self._expired += self._stores[name].expire(now)
+
+    # -- input ---------------------------------------------------------------------------------
+
+    def _results(self, reader: GroupReader) -> Iterator[Any]:
+        self._expire()
+        for groups in reader:
+            yield from self._handle_groups(groups)
+        yield from self._fire()
+
+    def _started_with(self, task: ProcessorTask, reader: GroupReader) -> Iterator[Any]:
+        """Nothing comes out of it. The columns are those of `task`."""
+        processor, cursor = self._task.processor, self._cursor
+        for groups in reader:
+            keys = groups.keys(task.keys).rename_columns([*self._key_names, HASH])
+            rows, bounds = task.rows.rows(groups.batch), groups.starts.tolist()
+            self._begin(keys)
+            if task.clock.mode == EVENT_TIME:
+                cursor.expires_from = None  # there is no watermark yet to count from
+            for at, key in enumerate(_key_rows(keys, self._key_names)):
+                cursor.at = at
+                part = rows[bounds[at] : bounds[at + 1]]
+                parts = chain((part,), map(task.rows.rows, groups.rest))
+                try:
+                    for row in task.rows.group(parts):
+                        processor.handleInitialState(key, row, task.clock.values)
+                except Exception as error:
+                    note_key(error, keys, at)
+                    raise
+            self._end()
+        yield from ()
+
+    def _handle_groups(self, groups: Groups) -> Iterator[Any]:
+        task, cursor, style = self._task, self._cursor, self._task.rows
+        keys = groups.keys(task.keys).rename_columns([*self._key_names, HASH])
+        rows, bounds = style.rows(groups.batch), groups.starts.tolist()
+        times = self._largest_times(groups.batch, groups.starts)
+        handle, values = task.processor.handleInputRows, task.clock.values
+        is_whole = groups.count > 1
+        self._begin(keys)
+        for at, key in enumerate(_key_rows(keys, self._key_names)):
+            cursor.at = at
+            if times is not None:
+                cursor.expires_from = times[at]
+            part = rows[bounds[at] : bounds[at + 1]]
+            parts = iter((part,)) if is_whole else self._parts(part, groups.rest)
+            try:
+                given = handle(key, style.group(parts), values)
+                if given is not None:
+                    yield from given
+            except Exception as error:
+                note_key(error, keys, at)
+                raise
+            if not is_whole:
+                deque(groups.rest, maxlen=0)  # what the processor did not read
+        self._end()
+
+    def _parts(self, first: Any, rest: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+        """A group too large for one batch: its first part, and then the others."""
+        yield first
+        for batch in rest:
+            times = self._largest_times(batch, np.array([0, batch.num_rows]))
+            if times is not None:
+                self._cursor.expires_from = max(self._cursor.expires_from or 0, times[0])
+            yield self._task.rows.rows(batch)
+
+    def _largest_times(self, batch: pa.RecordBatch, starts: Numbers) -> list[int] | None:
+        """The largest event time of each group in ms; None where it is not asked for."""
+        clock = self._task.clock
+        if clock.mode != EVENT_TIME or clock.time_column is None or not self._has_ttl:
+            return None
+        numbers = index_numbers(batch.column(clock.time_column))
+        assert numbers is not None
+        # A row without a time counts as one at the watermark.
+        numbers = np.where(numbers == NEVER, (clock.watermark_ms or 0) * 1000, numbers)
+        largest: list[int] = (np.maximum.reduceat(numbers, starts[:-1]) // 1000).tolist()
+        return largest
+
+    @property
+    def _has_ttl(self) -> bool:
+        return any(variable.ttl_ms for variable in self._handle.variables.values())
+
+    # -- timers --------------------------------------------------------------------------------
+
+    def _fire(self) -> Iterator[Any]:
+        """Call the processor for every timer that is due, a key's earliest first."""
+        now, timers = self._task.clock.now_ms, self._timers
+        if now is None or timers is None:
+            return
+        timers.lowest = None
+        due = timers.due(now)
+        if not due.num_rows:
+            return
+        names = self._key_names
+        due = due.combine_chunks()
+        codes = codes_of([due.column(name).combine_chunks() for name in names])
+        moments = due.column(timers.moment_name).to_numpy()
+        order = np.lexsort((moments, codes))
+        firsts = Runs.of(codes).firsts
+        sizes = np.diff(np.append(firsts, len(order)))
+        for start in range(0, len(firsts), _KEYS_AT_A_TIME):
+            some = slice(start, start + _KEYS_AT_A_TIME)
+            begin = int(firsts[some][0])
+            picked = order[begin : begin + int(sizes[some].sum())]
+            keys = self._hashed(due.select(names).take(pa.array(order[firsts[some]])))
+            owners = np.repeat(np.arange(len(firsts[some])), sizes[some])
+            yield from self._fire_some(keys, owners.tolist(), moments[picked].tolist())
+
+    def _hashed(self, keys: pa.Table) -> pa.Table:
+        """Grouping keys with their hashes, as input brings them."""
+        hasher = self._task.stores[TIMERS].shape.prefix_shape.hasher
+        columns = [column.combine_chunks() for column in keys.columns]
+        return keys.append_column(HASH, pa.array(hasher.hash_columns(columns)))
+
+    def _fire_some(self, keys: pa.Table, owners: list[int], moments: list[int]) -> Iterator[Any]:
+        task, timers = self._task, self._timers
+        assert timers is not None
+        key_rows, values = _key_rows(keys, self._key_names), task.clock.values
+        self._begin(keys)
+        for at, moment in zip(owners, moments, strict=True):
+            self._cursor.at = at
+            try:
+                given = task.processor.handleExpiredTimer(
+                    key=key_rows[at],
+                    timerValues=values,
+                    expiredTimerInfo=ExpiredTimerInfo(moment),
+                )
+                if given is not None:
+                    yield from given
+            except Exception as error:
+                note_key(error, keys, at)
+                raise
+            timers.delete(moment)
+            self._fired += 1
+        self._end()
+
+    # -- chunks --------------------------------------------------------------------------------
+
+    @property
+    def _key_names(self) -> list[str]:
+        return list(self._task.store.key_schema.names[: len(self._task.keys)])
+
+    def _begin(self, keys: pa.Table) -> None:
+        self._cursor.keys = keys
+        self._cursor.expires_from = self._task.clock.now_ms or 0
+        for state in self._states:
+            state.begin()
+
+    def _end(self) -> None:
+        self._cursor.at = -1
+        for state in self._states:
+            state.end()
+
+
+def note_key(error: BaseException, keys: pa.Table, at: int) -> None:
+    """Say which key it was, by its hash: a key may be nobody's business."""
+    if HASH in keys.column_names:
+        number = keys.column(HASH)[at].as_py() & (1 << 64) - 1
+        error.add_note(f"While the processor handled the key with the hash {number:016x}.")
+
+
+def _key_rows(keys: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    return list(zip(*(keys.column(name).to_pylist() for name in names), strict=True))

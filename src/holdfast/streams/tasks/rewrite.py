@@ -1,0 +1,53 @@
+"""The part of a change of state columns that runs where the state is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.backends.locations import open_storage
+from holdfast.engine.partition.rows import Rows
+from holdfast.engine.storage import Runtime
+from holdfast.engine.versions.commit import Prepared
+from holdfast.engine.versions.log import VersionLog
+from holdfast.engine.versions.rewrite import rewrite
+from holdfast.streams.tasks.task import StoreSpec
+
+
+@dataclass(frozen=True)
+class Reshaping:
+    """Writes a store's rows anew, with the value columns of `store`, for the next version.
+
+    A column keeps what it held under its name; one that is new holds what `empty` says, a table
+    of one row, or null without it.
+    """
+
+    store: StoreSpec
+    version: int
+    empty: pa.Table | None
+
+    def run(self, partition: int) -> Prepared:
+        """Write one partition."""
+        spec, runtime = self.store, Runtime.system()
+        storage = open_storage(spec.root, spec.options, spec.conf)
+        manifest = VersionLog(storage, runtime).load(self.version)
+        stored = manifest.operators[spec.operator].get(spec.name)
+        names = () if stored is None else stored.value_schema.names
+        return rewrite(
+            manifest, spec.operator, spec.name, partition, spec.shape,
+            lambda rows: self._values(rows, names), storage, runtime, spec.conf,
+        )  # fmt: skip
+
+    def _values(self, rows: Rows, names: tuple[str, ...]) -> list[pa.Array]:
+        columns = []
+        for field in self.store.value_schema.arrow:
+            if field.name in names:
+                kept = rows.value(names.index(field.name))
+                columns.append(kept if kept.type == field.type else kept.cast(field.type))
+            elif self.empty is None:
+                columns.append(pa.nulls(len(rows), field.type))
+            else:
+                start = self.empty.column(field.name).cast(field.type)
+                columns.append(pa.repeat(start[0], len(rows)))
+        return columns

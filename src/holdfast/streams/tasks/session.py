@@ -1,0 +1,113 @@
+"""The part of a session aggregation that runs where the state is.
+
+A session is keyed by its group, its start and its end; the group's columns are the store's prefix,
+so that all sessions of a group lie side by side. A batch's sessions are joined with those of
+state they overlap or touch: the old ones go, the joined one is put, its partials merged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.engine.files.segment import HASH, index_numbers
+from holdfast.streams.aggregates.grouping import Numbers, Runs, codes_of, merged_runs
+from holdfast.streams.stores.contract import TaskStore
+from holdfast.streams.tasks.aggregation import ROWS, AggregationTask, Worked, row_count
+
+
+@dataclass(frozen=True)
+class SessionTask(AggregationTask):
+    """Joins a batch's sessions, one row each, with those in state; Spark dropped the late rows."""
+
+    def _work_in(self, store: TaskStore, table: pa.Table) -> Worked:
+        if not table.num_rows:
+            return Worked(table, 0)
+        changed, gone = self._join(store, table)
+        return Worked(changed, row_count(table), gone=gone)
+
+    def _join(self, store: TaskStore, table: pa.Table) -> tuple[pa.Table, int]:
+        """Put the joined sessions; they, and how many of state they took the place of."""
+        names = self.store.key_schema.names
+        group, start, end = names[:-2], names[-2], names[-1]
+        known = store.prefix_table(table.select([HASH]))
+        rows = table.drop_columns([ROWS, HASH]).cast(known.schema)
+        both = pa.concat_tables([known, rows]).combine_chunks()
+        joined = _joined(
+            [both.column(name).combine_chunks() for name in group],
+            _numbers(both, start),
+            _numbers(both, end),
+            known.num_rows,
+        )
+        merged = self._merged(both, joined)
+        stale = joined.stale(_numbers(both, start), _numbers(both, end))
+        if len(stale):
+            store.remove_many(both.select(names).take(pa.array(stale)))
+        store.put_many(merged)
+        return merged, len(stale)
+
+    def _merged(self, both: pa.Table, joined: _Joined) -> pa.Table:
+        """One row for each session that changed."""
+        values = self.store.value_schema.names
+        first = both.take(pa.array(joined.rows[joined.firsts]))
+        runs = Runs(joined.rows, joined.firsts, joined.sizes)
+        merged = merged_runs(self.merges, both.select(values), runs, ansi=self.ansi)
+        names = self.store.key_schema.names
+        columns = {name: first.column(name) for name in names[:-1]}
+        end_type = both.schema.field(names[-1]).type
+        columns[names[-1]] = pa.array(joined.ends).view(end_type)
+        return pa.table({**columns, **{name: merged.column(name) for name in values}})
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Rows in order of group and start, cut into sessions; only those with a row of the batch.
+
+    Session i is made of `rows[firsts[i] : firsts[i] + sizes[i]]` and ends at `ends[i]`.
+    """
+
+    rows: Numbers
+    firsts: Numbers
+    sizes: Numbers
+    ends: Numbers
+    known: int
+
+    def stale(self, starts: Numbers, ends: Numbers) -> Numbers:
+        """The rows of state whose session has another start or end now."""
+        session = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        within = np.arange(len(session)) - np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
+        members = self.rows[self.firsts[session] + within]
+        new_start = starts[self.rows[self.firsts]][session]
+        moved = (starts[members] != new_start) | (ends[members] != self.ends[session])
+        stale: Numbers = members[moved & (members < self.known)]
+        return stale
+
+
+def _joined(group: list[pa.Array], starts: Numbers, ends: Numbers, known: int) -> _Joined:
+    """Cut rows into sessions; the first `known` rows are those of state."""
+    codes = codes_of(group)
+    order = np.lexsort((starts, codes))
+    code, start, end = codes[order], starts[order], ends[order]
+    reach = _running_max(code, end)
+    opens = np.ones(len(order), bool)
+    opens[1:] = (code[1:] != code[:-1]) | (start[1:] > reach[:-1])
+    firsts = np.flatnonzero(opens)
+    sizes = np.diff(np.append(firsts, len(order)))
+    has_new = np.add.reduceat((order >= known).astype(np.int64), firsts) > 0
+    firsts, sizes = firsts[has_new], sizes[has_new]
+    return _Joined(order, firsts, sizes, reach[firsts + sizes - 1], known)
+
+
+def _running_max(code: Numbers, values: Numbers) -> Numbers:
+    """The largest value so far within each run of equal codes; codes ascend."""
+    distinct, rank = np.unique(values, return_inverse=True)
+    lifted = np.maximum.accumulate(code * len(distinct) + rank)
+    return distinct[lifted - code * len(distinct)]
+
+
+def _numbers(table: pa.Table, name: str) -> Numbers:
+    numbers = index_numbers(table.column(name).combine_chunks())
+    assert numbers is not None
+    return numbers

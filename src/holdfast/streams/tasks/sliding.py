@@ -1,0 +1,129 @@
+"""The part of an aggregation over sliding windows that runs where the state is.
+
+Spark sums up a batch by *panes*, pieces of time that every window is made of. A row goes into one
+pane, but into many windows; so rows are dealt out to windows here, after they were summed up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.engine.files.segment import HASH, index_numbers
+from holdfast.engine.hashing.spark_hash import key_hashes
+from holdfast.streams.aggregates.grouping import Numbers, Runs, codes_of, merged_runs
+from holdfast.streams.aggregates.merging import Merge
+from holdfast.streams.stores.contract import TaskStore
+from holdfast.streams.tasks.aggregation import ROWS, AggregationTask, Worked, row_count
+
+_MOST_PAIRS = 2**62
+_NOT_BY_PANE = frozenset({"first", "last", "max_by", "min_by", "distinct", "list", "set"})
+"""Aggregates that may depend on the order of rows, or whose merging is slow for each window."""
+_MOST_PANES = 64
+"""Windows of more panes than this are left to Spark: tasks would make too many rows at once."""
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """Windows of a length, one every `slide_us`; one of them starts at `start_us`."""
+
+    length_us: int
+    slide_us: int
+    start_us: int
+
+    @property
+    def slides(self) -> bool:
+        """Whether windows overlap."""
+        return self.slide_us < self.length_us
+
+    @property
+    def pane_us(self) -> int:
+        """How long the longest pieces are that all windows are made of."""
+        return math.gcd(self.length_us, self.slide_us)
+
+    def is_by_pane(self, merges: Sequence[Merge] = ()) -> bool:
+        """Whether rows are summed up by panes: windows overlap and are made of few, and these
+        aggregates may be.
+        """
+        few = self.length_us // self.pane_us <= _MOST_PANES
+        may_be = not _NOT_BY_PANE.intersection(merge.kind for merge in merges)
+        return self.slides and few and may_be
+
+    def newest(self, panes: Numbers) -> Numbers:
+        """The starts of the last windows that panes are in."""
+        return panes - (panes - self.start_us) % self.slide_us
+
+    def windows(self, panes: Numbers) -> tuple[Numbers, Numbers]:
+        """The windows that panes, given by their starts, are in: numbers of panes, starts."""
+        newest = self.newest(panes)
+        many = -(-self.length_us // self.slide_us)
+        starts = newest[:, None] - np.arange(many) * self.slide_us
+        pane, nth = np.nonzero(starts + self.length_us > panes[:, None])
+        return pane, starts[pane, nth]
+
+
+@dataclass(frozen=True)
+class SlidingTask(AggregationTask):
+    """Deals out panes to windows, then does what every aggregation does.
+
+    The last two key columns are a window's start and end; the input has a pane's there.
+    """
+
+    sliding: Sliding | None = None
+
+    @property
+    def _windows(self) -> Sliding:
+        assert self.sliding is not None
+        return self.sliding
+
+    def _work_in(self, store: TaskStore, table: pa.Table) -> Worked:
+        worked = super()._work_in(store, self._by_window(table) if table.num_rows else table)
+        late = self._late_rows(table)
+        return replace(worked, rows=row_count(table) - late, late_rows=late)
+
+    def _late_rows(self, table: pa.Table) -> int:
+        """How many rows come too late for every window they are in."""
+        if self.late is None or not table.num_rows:
+            return 0
+        panes = index_numbers(table.column(self.store.key_schema.names[-2]).combine_chunks())
+        assert panes is not None
+        is_late = self._windows.newest(panes) + self._windows.length_us <= self.late
+        return int(table.column(ROWS).to_numpy()[is_late].sum())
+
+    def _by_window(self, table: pa.Table) -> pa.Table:
+        names = self.store.key_schema.names
+        group, start, end = names[:-2], names[-2], names[-1]
+        columns = [table.column(name).combine_chunks() for name in group]
+        panes = index_numbers(table.column(start).combine_chunks())
+        assert panes is not None
+        pane, starts = self._windows.windows(panes)
+        runs = Runs.of(_paired(codes_of(columns)[pane], starts // self._windows.slide_us))
+        firsts = runs.rows[runs.firsts]
+        kind, own = table.schema.field(start).type, starts[firsts]
+        keys = [column.take(pa.array(pane[firsts])) for column in columns]
+        keys += [pa.array(own).view(kind), pa.array(own + self._windows.length_us).view(kind)]
+        values = self.store.value_schema.names
+        merged = merged_runs(
+            (*self.merges, Merge("count", (ROWS,))),
+            table.select([*values, ROWS]),
+            Runs(pane[runs.rows], runs.firsts, runs.sizes),
+            ansi=self.ansi,
+        )
+        hashes = key_hashes(keys, self.store.prefix)
+        by_name = dict(zip([*group, start, end], keys, strict=True))
+        by_name |= {name: merged.column(name) for name in merged.column_names}
+        by_name[HASH] = pa.array(hashes)
+        return pa.table({name: by_name[name] for name in table.column_names})
+
+
+def _paired(left: Numbers, right: Numbers) -> Numbers:
+    """A number for each of some pairs, the same for equal ones."""
+    lowest, spread = int(right.min()), int(right.max()) - int(right.min()) + 1
+    if (int(left.max()) + 1) * spread > _MOST_PAIRS:
+        distinct, right = np.unique(right, return_inverse=True)
+        lowest, spread = 0, len(distinct)
+    return left * spread + (right - lowest)

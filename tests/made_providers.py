@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.conf import StateStoreConf
-from holdfast.engine.hashing import spark_hash as hashing
+from holdfast.engine.hashing import spark_hash
 from holdfast.ids import StateStoreId
 from holdfast.store import StateStoreProvider
 from holdfast.testing import MakeProvider
@@ -44,10 +44,10 @@ def providers_at(
 
 def collide_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the engine hash every key to one of three numbers."""
-    real = hashing.KeyHasher.hash_columns
+    real = spark_hash.KeyHasher.hash_columns
 
     def few(self: Any, columns: Any, num_rows: int | None = None) -> Any:
         return real(self, columns, num_rows) % 3
 
-    monkeypatch.setattr(hashing.KeyHasher, "hash_columns", few)
-    monkeypatch.setattr(hashing, "row_hasher", lambda schema, num_routing: None)
+    monkeypatch.setattr(spark_hash.KeyHasher, "hash_columns", few)
+    monkeypatch.setattr(spark_hash, "row_hasher", lambda schema, num_routing: None)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import errors
-from holdfast.engine.hashing import spark_hash as hashing
+from holdfast.engine.hashing import spark_hash
 from holdfast.engine.hashing.rows import murmur3_bytes
 from holdfast.engine.hashing.spark_hash import (
     KeyHasher,
@@ -173,7 +173,7 @@ def test_the_sql_text_computes_the_key_hash_in_spark(
     rng = Random(seed)
     columns = columns_of(SCHEMA, [random_row(SCHEMA, rng, 0.3) for _ in range(200)])
     frame = to_spark(spark, SCHEMA, columns)
-    sql = hashing.spark_sql_hash(SCHEMA.names, num_routing)
+    sql = spark_hash.spark_sql_hash(SCHEMA.names, num_routing)
     assert key_hashes(columns, num_routing).tolist() == spark_values(frame, sql)[0]
 
 
@@ -182,14 +182,14 @@ def test_the_sql_text_holds_for_sixty_four_nullable_columns(spark: Any, seed: in
     rng = Random(seed)
     schema = parse_schema(", ".join(f"`c {i}` int" for i in range(64)))
     columns = columns_of(schema, [random_row(schema, rng, 0.5) for _ in range(50)])
-    sql = hashing.spark_sql_hash(schema.names, 64)
+    sql = spark_hash.spark_sql_hash(schema.names, 64)
     theirs = spark_values(to_spark(spark, schema, columns), sql)
     assert key_hashes(columns, 64).tolist() == theirs[0]
 
 
 @pytest.mark.spark
 def test_a_key_without_columns_has_the_same_hash_in_spark(spark: Any) -> None:
-    sql = hashing.spark_sql_hash([], 0)
+    sql = spark_hash.spark_sql_hash([], 0)
     theirs = [row[0] for row in spark.range(2).selectExpr(sql).collect()]
     assert key_hashes([], 0, 2).tolist() == theirs
     assert [KeyHasher(parse_schema(""), 0).hash_row(())] * 2 == theirs
@@ -295,7 +295,7 @@ def test_hashing_nothing_is_refused() -> None:
 def test_more_than_sixty_four_key_columns_are_refused() -> None:
     names = [f"c{i}" for i in range(65)]
     with pytest.raises(errors.InvalidArgument, match="at most 64 columns"):
-        hashing.spark_sql_hash(names, 1)
+        spark_hash.spark_sql_hash(names, 1)
     with pytest.raises(errors.InvalidArgument, match="at most 64 columns"):
         key_hashes([pa.array([1])] * 65, 1)
     with pytest.raises(errors.InvalidArgument, match="at most 64 columns"):

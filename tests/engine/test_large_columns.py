@@ -11,8 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Database
-from holdfast.engine.partition import columns, memtable
-from holdfast.engine.partition import stack as view
+from holdfast.engine.partition import columns, memtable, stack
 from holdfast.errors import InvalidArgument
 from holdfast.types import _batch, parse_schema
 from holdfast.types._columns import write_column
@@ -24,7 +23,7 @@ MOST = 4_000
 def db(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
     for module in (_batch, memtable, columns):
         monkeypatch.setattr(module, "MOST_COLUMN_BYTES", MOST)
-    monkeypatch.setattr(view, "PIECE_BYTES", MOST)
+    monkeypatch.setattr(stack, "PIECE_BYTES", MOST)
     conf = {"min_deltas_for_snapshot": 3}
     return holdfast.open(
         tmp_path / "root", key="k long", value="v string", partitions=request.param, conf=conf
@@ -86,13 +85,13 @@ def test_answer_beyond_one_column_is_refused_with_what_to_do(db: Database) -> No
 
 def test_merges_are_cut_to_what_fits(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     merged: list[int] = []
-    merge = view.merge_rows
+    merge = stack.merge_rows
 
     def spy(runs: Any) -> Any:
         merged.append(sum(run.nbytes for run in runs))
         return merge(runs)
 
-    monkeypatch.setattr(view, "merge_rows", spy)
+    monkeypatch.setattr(stack, "merge_rows", spy)
     rng, expected = Random(1), dict[int, str]()
     for version in range(6):
         rows = table(range(rng.randrange(300), 400), str(version) * 30)

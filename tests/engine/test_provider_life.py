@@ -15,7 +15,7 @@ from holdfast.backends.hdfs_backed import HDFSBackedStateStore, HDFSBackedStateS
 from holdfast.backends.local import LocalStorage
 from holdfast.conf import StateStoreConf
 from holdfast.engine.files.segment import Layout
-from holdfast.engine.hashing import spark_hash as hashing
+from holdfast.engine.hashing import spark_hash
 from holdfast.engine.partition.chain import SegmentCache
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.committer import Committer
@@ -499,9 +499,11 @@ def test_build_that_hashes_otherwise_is_refused(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advance(make(root), 0)
-    real = hashing.KeyHasher.hash_columns
+    real = spark_hash.KeyHasher.hash_columns
     monkeypatch.setattr(
-        hashing.KeyHasher, "hash_columns", lambda self, columns, n=None: real(self, columns, n) + 1
+        spark_hash.KeyHasher,
+        "hash_columns",
+        lambda self, columns, n=None: real(self, columns, n) + 1,
     )
     with pytest.raises(InvalidArgument, match="hashes its sample keys differently") as caught:
         make(root)

@@ -33,7 +33,7 @@ from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
 from holdfast.spark.pipeline.stages import StageRun
 from holdfast.spark.running.loop import VersionLoop
-from holdfast.streams.stores import open_providers as holdings
+from holdfast.streams.stores import open_providers
 from holdfast.streams.tasks.task import Task, TaskResult
 from holdfast.streams.watermark import Watermarks
 
@@ -63,7 +63,7 @@ class NotingTask(WrappedTask):
     query: str
 
     def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
-        executor = holdings.here._executor
+        executor = open_providers.here._executor
         where = {
             "partition": partition,
             "executor": None if executor is None else executor.executor_id,

@@ -31,7 +31,7 @@ from holdfast import stateful
 from holdfast.spark.interop.located_java import LocatedJava
 from holdfast.spark.running.query import StatefulQuery
 from holdfast.spark.state.locality import StateStoreRDD
-from holdfast.streams.stores import open_providers as holdings
+from holdfast.streams.stores import open_providers
 from holdfast.streams.tasks.task import TaskResult
 
 PARTITIONS = 4
@@ -45,14 +45,14 @@ class NotingTask(WrappedTask):
     notes: str
 
     def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
-        holdings.VERIFY_EVERY_S = 0.5
+        open_providers.VERIFY_EVERY_S = 0.5
         result = self.task.run(partition, schema, batches)
-        executor = holdings.here._executor
+        executor = open_providers.here._executor
         note = {
             "executor": None if executor is None else executor.executor_id,
             "host": None if executor is None else executor.host,
             "jvm": _parent(_parent(os.getpid())),
-            "held": sorted(store.partition_id for _, store in holdings.here._providers),
+            "held": sorted(store.partition_id for _, store in open_providers.here._providers),
         }
         path = Path(self.notes, f"{self.base_version + 1}-{partition}")
         path.write_text(json.dumps(note))
@@ -71,7 +71,7 @@ def maintained(query: StatefulQuery) -> dict[int, str]:
 
     def noting(rdd: StateStoreRDD, partition: int, work: Callable[[int], Any]) -> Any:
         def noted(partition: int) -> tuple[str, Any]:
-            executor = holdings.here._executor
+            executor = open_providers.here._executor
             return "" if executor is None else executor.executor_id, work(partition)
 
         ran[partition], swaps = plain(rdd, partition, noted)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 import holdfast
 from holdfast import stateful
 from holdfast.spark.interop import lineage
-from holdfast.spark.state import stored as opening
+from holdfast.spark.state import stored
 from holdfast.spark.state.pairing import check_same_columns, check_same_query
 
 pytestmark = pytest.mark.spark
@@ -455,7 +455,7 @@ def test_a_restart_with_another_session_in_a_column_is_refused(
         return {"kind": "query", "id": state_id, "operators": list(definitions)}
 
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "new_scope", old_scope)
+        patch.setattr(stored, "new_scope", old_scope)
         _start(spark, tmp_path, "1 minute")
     # State that does not say what its columns are made of is taken, and then says it.
     write_batches(tmp_path / "in", seed=1, batches=2)

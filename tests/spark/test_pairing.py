@@ -22,7 +22,7 @@ from waiting import until
 import holdfast
 from holdfast import stateful
 from holdfast.errors import ArithmeticOverflow, InvalidArgument
-from holdfast.spark.state import location as locations
+from holdfast.spark.state import location
 from holdfast.spark.state.location import state_root
 from holdfast.spark.state.stored import partitions_of
 
@@ -151,7 +151,7 @@ def test_state_in_memory_is_in_a_folder_of_its_owner_alone(
 ) -> None:
     context = SimpleNamespace(master="local[2]", applicationId="local-1")
     session: Any = SimpleNamespace(sparkContext=context)
-    monkeypatch.setattr(locations, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(location, "_SHARED_MEMORY", tmp_path)
     root = Path(state_root(session, "", "memory://totals"))
     assert root.parent.stat().st_mode & 0o777 == 0o700
     root.parent.chmod(0o755)

@@ -21,7 +21,7 @@ from holdfast.engine.versions.commit import Prepared, Swap
 from holdfast.engine.versions.log import VersionLog
 from holdfast.ids import StateStoreId, StateStoreProviderId
 from holdfast.store import StateStoreProvider
-from holdfast.streams.stores import open_providers as holdings
+from holdfast.streams.stores import open_providers
 from holdfast.streams.stores.open_providers import (
     UNUSED_S,
     VERIFY_EVERY_S,
@@ -209,7 +209,7 @@ def test_tasks_that_do_not_know_their_executor_report_nothing(
 
 @pytest.fixture
 def _here(monkeypatch: pytest.MonkeyPatch, held: Holdings) -> None:
-    monkeypatch.setattr(holdings, "here", held)
+    monkeypatch.setattr(open_providers, "here", held)
 
 
 def spec(root: Path, address: CoordinatorAddress) -> StoreSpec:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.streams import process as worker
+from holdfast.streams import process
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,16 +21,16 @@ def test_tcp_connections_are_found_and_stay_open() -> None:
     local, other = socket.socketpair()
     with socket.create_server(("127.0.0.1", 0)) as server, local, other:
         with socket.create_connection(server.getsockname()) as client:
-            worker._connections.cache_clear()
-            assert client.fileno() in worker._connections()
-            assert local.fileno() not in worker._connections()
-            worker.acknowledge()
+            process._connections.cache_clear()
+            assert client.fileno() in process._connections()
+            assert local.fileno() not in process._connections()
+            process.acknowledge()
             peer, _ = server.accept()
             with peer:
                 client.sendall(b"still open")
                 assert peer.recv(100) == b"still open"
-        worker.acknowledge()  # what is closed is passed over
-    worker._connections.cache_clear()
+        process.acknowledge()  # what is closed is passed over
+    process._connections.cache_clear()
 
 
 def test_a_default_timeout_does_not_reach_a_connection() -> None:
@@ -38,14 +38,14 @@ def test_a_default_timeout_does_not_reach_a_connection() -> None:
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as client,
     ):
-        worker._connections.cache_clear()
+        process._connections.cache_clear()
         socket.setdefaulttimeout(30)
         try:
-            worker.acknowledge()
+            process.acknowledge()
         finally:
             socket.setdefaulttimeout(None)
         assert os.get_blocking(client.fileno())
-    worker._connections.cache_clear()
+    process._connections.cache_clear()
 
 
 def test_what_is_loaded_is_no_longer_looked_through_for_garbage() -> None:
@@ -67,7 +67,7 @@ def test_what_is_loaded_is_no_longer_looked_through_for_garbage() -> None:
 
 def test_garbage_is_looked_for_seldom_within_a_task_and_as_before_after_it() -> None:
     before = gc.get_threshold()
-    with worker.seldom_collecting():
+    with process.seldom_collecting():
         assert gc.get_threshold() > before
     assert gc.get_threshold() == before
 
@@ -76,7 +76,7 @@ def test_a_process_that_looks_for_no_garbage_goes_on_so() -> None:
     before = gc.get_threshold()
     gc.set_threshold(0)
     try:
-        with worker.seldom_collecting():
+        with process.seldom_collecting():
             assert gc.get_threshold()[0] == 0
     finally:
         gc.set_threshold(*before)

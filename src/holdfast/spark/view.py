@@ -21,7 +21,7 @@ from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.spark.operators.operator import Shown
 from holdfast.spark.pipeline.stages import StageRun
 from holdfast.spark.pipeline.templates import Template
-from holdfast.streams import process as worker
+from holdfast.streams import process
 from holdfast.streams.tasks.task import StoreSpec
 from holdfast.types import Schema, StructType, columns_of, parse_schema
 from holdfast.views import (
@@ -191,7 +191,7 @@ def _writer(shown: ShownStore) -> _Batches:
     """Writes what the partitions it is given changed."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        worker.acknowledge()
+        process.acknowledge()
         view, done = open_view(shown.view), Applied()
         for partition in _numbers(batches):
             for upserts, deletes in shown.changes(partition):
@@ -199,7 +199,7 @@ def _writer(shown: ShownStore) -> _Batches:
                 with _telling():
                     done += shown.step.run(view, [(fitted, deletes)])
         yield _counts(done)
-        worker.acknowledge()
+        process.acknowledge()
 
     return write
 
@@ -208,7 +208,7 @@ def _reader(shown: ShownStore) -> _Batches:
     """Removes what went, and puts out stored rows for Spark to finish."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        worker.acknowledge()
+        process.acknowledge()
         view = open_view(shown.view)
         for partition in _numbers(batches):
             for upserts, deletes in shown.changes(partition):
@@ -216,7 +216,7 @@ def _reader(shown: ShownStore) -> _Batches:
                     shown.step.run(view, [(None, deletes)])
                 if upserts is not None:
                     yield from upserts.to_batches()
-        worker.acknowledge()
+        process.acknowledge()
 
     return read
 

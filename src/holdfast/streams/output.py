@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.streams import process as worker
+from holdfast.streams import process
 from holdfast.streams.tasks.task import StoreSpec
 
 
@@ -35,4 +35,4 @@ def read_output(output: Output, partition: int) -> Iterator[pa.Table]:
         yield from reader.delta_tables()
     elif output.upto is not None:
         yield from reader.evicted_tables(output.above, output.upto)
-    worker.settle("read")
+    process.settle("read")

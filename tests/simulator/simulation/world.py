@@ -13,16 +13,15 @@ from uuid import UUID
 import xxhash
 
 from holdfast.backends.memory import MemoryStorage
-from holdfast.engine import periodic as maintenance
+from holdfast.engine import periodic
 from holdfast.engine.storage import Runtime
 from holdfast.spark.interop import hadoop, jvm
 from holdfast.spark.pipeline import event_times
 from holdfast.spark.running import active, loop, query, spark_query, ticks
 from holdfast.spark.sinks import files as filesink
-from holdfast.spark.state import stored as opening
-from holdfast.streams import outbox
-from holdfast.streams import process as worker
-from holdfast.streams.stores import open_providers as holdings
+from holdfast.spark.state import stored
+from holdfast.streams import outbox, process
+from holdfast.streams.stores import open_providers
 from holdfast.streams.stores.open_providers import Holdings
 from holdfast.streams.tasks import task
 from simulation.decisions import Decisions
@@ -174,18 +173,18 @@ def inhabited(world: World) -> Iterator[None]:
         (query, "Watch", _NoWatch),
         (query, "PlainPlanning", _Planning),
         (query, "event_time_stats", ModelQuery.event_time_stats),
-        (maintenance, "threading", threads),
+        (periodic, "threading", threads),
         (ticks, "time", clock),
         (active, "_runs", {}),
         (event_times, "counts_every_row", lambda _: True),
         (loop, "open_storage", storage),
         (loop, "uuid4", new_uuid),
         (filesink, "uuid4", new_uuid),
-        (opening, "open_storage", storage),
+        (stored, "open_storage", storage),
         (task, "open_storage", storage),
         (outbox, "open_storage", storage),
-        (holdings, "here", _Here(world)),
-        (worker, "acknowledge", lambda: None),
+        (open_providers, "here", _Here(world)),
+        (process, "acknowledge", lambda: None),
         *((hadoop, name, _of_files(getattr(files, name))) for name in (
             "qualified", "read_text", "exists", "delete", "files", "names", "create_if_absent",
             "rename_if_absent",

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast import errors
-from holdfast.engine.hashing import murmur3 as _murmur3
-from holdfast.engine.hashing import xxh64 as _xxh64
+from holdfast.engine.hashing import murmur3, xxh64
 
 Rows = slice | npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -31,8 +30,8 @@ class Scratch:
     """Room for both hashes of a block of up to `size` rows."""
 
     def __init__(self, size: int) -> None:
-        self.murmur3 = _murmur3.Scratch32(size)
-        self.xxh64 = _xxh64.Scratch64(size)
+        self.murmur3 = murmur3.Scratch32(size)
+        self.xxh64 = xxh64.Scratch64(size)
 
 
 class Leaf:
@@ -41,13 +40,13 @@ class Leaf:
     def __init__(self, valid: Mask | None) -> None:
         self.valid = valid
 
-    def fold32(self, h: _murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
+    def fold32(self, h: murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
         """Folds the values of `rows` into their murmur3 hashes `h`; at most a block of them."""
         before = None if self.valid is None else h.copy()
         self._fold32(h, rows, scratch)
         self._restore(h, before, rows)
 
-    def fold64(self, h: _xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
+    def fold64(self, h: xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
         """Folds the values of `rows` into their XXH64 hashes `h`; at most a block of them."""
         before = None if self.valid is None else h.copy()
         self._fold64(h, rows, scratch)
@@ -57,10 +56,10 @@ class Leaf:
         if self.valid is not None and before is not None:
             np.copyto(h, before, where=~self.valid[rows])
 
-    def _fold32(self, h: _murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
+    def _fold32(self, h: murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
         raise NotImplementedError
 
-    def _fold64(self, h: _xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
+    def _fold64(self, h: xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
         raise NotImplementedError
 
 
@@ -71,11 +70,11 @@ class IntLeaf(Leaf):
         super().__init__(valid)
         self._words = words
 
-    def _fold32(self, h: _murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
-        _murmur3.fold_ints(h, self._words[rows], scratch.murmur3)
+    def _fold32(self, h: murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
+        murmur3.fold_ints(h, self._words[rows], scratch.murmur3)
 
-    def _fold64(self, h: _xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
-        _xxh64.fold_ints(h, self._words[rows], scratch.xxh64)
+    def _fold64(self, h: xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
+        xxh64.fold_ints(h, self._words[rows], scratch.xxh64)
 
 
 class LongLeaf(Leaf):
@@ -87,11 +86,11 @@ class LongLeaf(Leaf):
         halves = np.ascontiguousarray(words).view(np.uint32)
         self._low, self._high = halves[0::2], halves[1::2]
 
-    def _fold32(self, h: _murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
-        _murmur3.fold_longs(h, (self._low[rows], self._high[rows]), scratch.murmur3)
+    def _fold32(self, h: murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
+        murmur3.fold_longs(h, (self._low[rows], self._high[rows]), scratch.murmur3)
 
-    def _fold64(self, h: _xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
-        _xxh64.fold_longs(h, self._words[rows], scratch.xxh64)
+    def _fold64(self, h: xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
+        xxh64.fold_longs(h, self._words[rows], scratch.xxh64)
 
 
 class EqualBytes:
@@ -157,24 +156,24 @@ class BytesLeaf(Leaf):
         self._last_rows: slice | None = None
         self._last: tuple[MixedBytes, npt.NDArray[np.int64]]
 
-    def _fold32(self, h: _murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
+    def _fold32(self, h: murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
         equal = self._equal(rows)
         if equal is not None:
-            _murmur3.fold_equal_bytes(h, equal, scratch.murmur3)
+            murmur3.fold_equal_bytes(h, equal, scratch.murmur3)
             return
         mixed, order = self._mixed(rows)
         some = h[order]
-        _murmur3.fold_mixed_bytes(some, mixed, scratch.murmur3)
+        murmur3.fold_mixed_bytes(some, mixed, scratch.murmur3)
         h[order] = some
 
-    def _fold64(self, h: _xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
+    def _fold64(self, h: xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
         equal = self._equal(rows)
         if equal is not None:
-            _xxh64.fold_equal_bytes(h, equal, scratch.xxh64)
+            xxh64.fold_equal_bytes(h, equal, scratch.xxh64)
             return
         mixed, order = self._mixed(rows)
         some = h[order]
-        _xxh64.fold_mixed_bytes(some, mixed, scratch.xxh64)
+        xxh64.fold_mixed_bytes(some, mixed, scratch.xxh64)
         h[order] = some
 
     def _equal(self, rows: Rows) -> EqualBytes | None:
@@ -215,14 +214,14 @@ class ArrayLeaf(Leaf):
         super().__init__(valid)
         self._elements, self._starts, self._ends = elements, starts, ends
 
-    def _fold32(self, h: _murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
+    def _fold32(self, h: murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
         for some, at in self._positions(rows):
             part = h[some]
             for leaf in self._elements:
                 leaf.fold32(part, at, scratch)
             h[some] = part
 
-    def _fold64(self, h: _xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
+    def _fold64(self, h: xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
         for some, at in self._positions(rows):
             part = h[some]
             for leaf in self._elements:

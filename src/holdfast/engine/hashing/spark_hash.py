@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast import errors
-from holdfast.engine.hashing import xxh64 as _xxh64
+from holdfast.engine.hashing import xxh64
 from holdfast.engine.hashing.leaves import Leaf, LongLeaf, Scratch, leaves, validity
 from holdfast.engine.hashing.rows import row_hasher
 from holdfast.types import Row, RowCodec, Schema
@@ -167,7 +167,7 @@ def _low_half(
     for leaf in every:
         leaf.fold64(found, rows, scratch)
     if mask is None:
-        _xxh64.fold_zeros(found, scratch.xxh64)
+        xxh64.fold_zeros(found, scratch.xxh64)
     else:
         mask.fold64(found, rows, scratch)
     return found

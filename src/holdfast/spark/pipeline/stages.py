@@ -18,7 +18,7 @@ from holdfast.spark.operators.operator import Operator
 from holdfast.spark.pipeline.flow import EventTime, Flow, Stage
 from holdfast.spark.pipeline.templates import Template
 from holdfast.spark.state.locality import Locality, StateStoreRDD, collected
-from holdfast.streams import process as worker
+from holdfast.streams import process
 from holdfast.streams.outbox import Emitted, Outbox, OutboxReader
 from holdfast.streams.output import Output, read_output
 from holdfast.streams.tasks.task import StoreSpec, TaskResult, pass_on
@@ -110,7 +110,7 @@ class Handover:
         """Rows read by tasks, one for each partition."""
 
         def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            worker.acknowledge()
+            process.acknowledge()
             for batch in batches:
                 for partition in batch.column(0).to_pylist():
                     if isinstance(reader, OutboxReader):
@@ -118,7 +118,7 @@ class Handover:
                     else:
                         for table in read_output(reader, partition):
                             yield from table.to_batches()
-            worker.acknowledge()
+            process.acknowledge()
 
         parts = reader.parts if isinstance(reader, OutboxReader) else ()
         count = 1 + max((part.partition for part in parts), default=0)

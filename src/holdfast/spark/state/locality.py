@@ -20,7 +20,7 @@ from holdfast.ids import StateStoreId, StateStoreProviderId
 from holdfast.spark.interop import jvm
 from holdfast.spark.interop.located_java import EXECUTOR_PROPERTY, LocatedJava, prepared
 from holdfast.spark.state.location import is_one_host
-from holdfast.streams.stores import open_providers as holdings
+from holdfast.streams.stores import open_providers
 from holdfast.streams.stores.open_providers import Executor
 
 log = logging.getLogger(__name__)
@@ -213,7 +213,7 @@ def collected(locality: Locality, parts: Any, work: Callable[[int, Iterable[byte
         if told is not None:
             executor_id, _, host = told.partition(" ")
             executor = Executor(host, executor_id)
-        holdings.here.arrive(executor)
+        open_providers.here.arrive(executor)
         result = work(partition, raw)
         deque(raw, maxlen=0)  # a worker that leaves input unread is ended by PySpark
         return [result]

@@ -26,9 +26,9 @@ from holdfast.engine.versions.log import RecentVersions, VersionLog
 from holdfast.errors import HoldfastError, IllegalState
 from holdfast.ids import DEFAULT_STORE_NAME, StateStoreId
 from holdfast.store import StateStoreProvider
-from holdfast.streams import process as worker
+from holdfast.streams import process
 from holdfast.streams.outbox import MOST_INLINE_BYTES, NOTHING, Emitted, Outbox
-from holdfast.streams.stores import open_providers as holdings
+from holdfast.streams.stores import open_providers
 from holdfast.streams.stores.contract import ContractStore, TaskStore
 from holdfast.types import Schema
 
@@ -82,7 +82,7 @@ class StoreSpec:
     def open(self, partition: int, version: int) -> TaskStore:
         """One partition at a version, for update. The executor counts as its holder from then."""
         provider = self._provider(partition)
-        holdings.here.report(self._place(partition), self.coordinator, version)
+        open_providers.here.report(self._place(partition), self.coordinator, version)
         if not self.is_foreign:
             return self.engine(partition).get_store(version)
         return ContractStore(provider.get_store(version), self.key_index)
@@ -108,15 +108,17 @@ class StoreSpec:
         place = self.run_id, StateStoreId(self.root, self.operator, partition, name)
         for swap in swaps:
             if swap.output.kind == "snapshot":
-                holdings.here.report_snapshot(place, self.coordinator, swap.output.high)
+                open_providers.here.report_snapshot(place, self.coordinator, swap.output.high)
 
-    def _place(self, partition: int) -> holdings.Place:
+    def _place(self, partition: int) -> open_providers.Place:
         return self.run_id, StateStoreId(self.root, self.operator, partition, self.name)
 
     def _provider(self, partition: int) -> StateStoreProvider:
         """The provider of one partition, kept for the next batch in this process."""
         place = self._place(partition)
-        return holdings.here.provider(place, self.coordinator, lambda: self._new_provider(place[1]))
+        return open_providers.here.provider(
+            place, self.coordinator, lambda: self._new_provider(place[1])
+        )
 
     def _new_provider(self, store_id: StateStoreId) -> StateStoreProvider:
         shape = (self.key_schema, self.value_schema, self.key_index, self.prefix)
@@ -135,7 +137,7 @@ class StoreSpec:
             storage = open_storage(self.root, self.options, self.conf)
             return RecentVersions(storage, Runtime.system())
 
-        return holdings.here.history(self.run_id, made)
+        return open_providers.here.history(self.run_id, made)
 
 
 @dataclass(frozen=True)
@@ -188,14 +190,14 @@ class Task(Protocol):
 def run_task(task: Task, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
     """Run a task; what it raises says which one it was."""
     try:
-        worker.acknowledge()
-        holdings.here.tidy(task.store.run_id, task.store.coordinator)
-        with worker.seldom_collecting():
+        process.acknowledge()
+        open_providers.here.tidy(task.store.run_id, task.store.coordinator)
+        with process.seldom_collecting():
             result = task.run(partition, schema, batches)
         for part in result.prepared:
             task.store.tell_snapshots(part.store, partition, part.swaps)
-        worker.acknowledge()
-        worker.settle("task")
+        process.acknowledge()
+        process.settle("task")
         return result
     except Exception as error:
         place = (
@@ -257,10 +259,10 @@ def read_input(
 
 def pass_on(outbox: Outbox, partition: int, schema: bytes, batches: Iterable[bytes]) -> Emitted:
     """Put raw record batches out as they are."""
-    worker.acknowledge()
+    process.acknowledge()
     tables = (pa.Table.from_batches([batch]) for batch in _batches_of(schema, batches))
     emitted = outbox.emit(partition, tables)
-    worker.acknowledge()
+    process.acknowledge()
     return emitted
 
 

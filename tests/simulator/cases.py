@@ -12,4 +12,10 @@ CASES: list[dict[int, int]] = [
     {243: 1},
     # Two drivers started on an empty checkpoint, and one was told that its state was gone.
     {0: 1, 10: 2, 24: 1, 40: 1, 45: 1, 47: 1},
-]
+    # A version was given up a second time, and its batch id came with other rows.
+    {
+        0: 3, 2: 3, 3: 1, 17: 3, 20: 2, 24: 1, 27: 2, 28: 1, 31: 1, 55: 1, 73: 3, 78: 2,
+        122: 2, 128: 4, 130: 1, 172: 2, 178: 1, 214: 2, 250: 1, 251: 1, 256: 1, 320: 4, 342:
+        1, 424: 2, 431: 1, 433: 2, 436: 2, 468: 4, 478: 1,
+    },
+]  # fmt: skip

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from put_back import as_before, forget_delivery, give_up, rows_of, write_rows
@@ -15,8 +16,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 import holdfast
+from holdfast.backends.memory import MemoryStorage
+from holdfast.engine.files.manifest import Manifest
 from holdfast.inspection import open_root
-from holdfast.spark.running.numbering import Numbering, lost_versions
+from holdfast.spark.running.numbering import Numbering, lost_numbers, note_jump
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -185,4 +188,21 @@ def test_no_batch_id_of_a_version_that_was_given_up_comes_with_other_rows(
     assert stream.writer.rows == list(range(20))
     assert stream.writer.seen == sorted(set(stream.writer.seen))
     root = open_root(tmp_path / "cp")
-    assert lost_versions(root.storage, root.manifest(root.versions[-1])) == 0
+    assert lost_numbers(root.storage, root.manifest(root.versions[-1])) == 0
+
+
+def test_no_batch_id_comes_again_when_a_version_is_given_up_a_second_time() -> None:
+    def numbered(version: int, last: int) -> Any:
+        return Mock(Manifest, version=version, numbering={"first": 0, "last": last})
+
+    storage = MemoryStorage()
+    manifest = numbered(version=1, last=0)
+    assert lost_numbers(storage, manifest) == 0
+    storage.create_if_absent("versions/2.damaged", b"")
+    assert lost_numbers(storage, manifest) == 1
+    note_jump(storage, 2, 2)  # the version 2 that takes its place, and is given up as well
+    assert lost_numbers(storage, manifest) == 2
+    note_jump(storage, 2, 3)
+    storage.create_if_absent("versions/3.damaged", b"")  # the version after it had 4
+    assert lost_numbers(storage, manifest) == 4
+    assert lost_numbers(storage, numbered(version=3, last=4)) == 0

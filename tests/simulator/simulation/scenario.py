@@ -183,7 +183,9 @@ class Scenario:
         choice = self._decisions.pick(chances)
         head = self.world.journal.head
         if choice == 1 and head is not None and head.delivers and not self._has_given_up:
-            self.give_up(head)
+            assert head.parent is not None
+            if self.world.blobs.size(manifest_path(head.parent.number)) is not None:
+                self.give_up(head)  # retention has left one to continue from
         self._has_given_up = choice == 1
         if choice == 2:
             self._copy = Copy.of(self.world)

@@ -19,6 +19,7 @@ KINDS = ("delta", "merge", "snapshot")
 PACK, OUTBOX = "pack", "outbox"
 _COPY = ".copy"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
+_JUMP = re.compile(rf"{VERSIONS}/(?P<version>\d{{1,18}})\.number-(?P<number>\d{{1,18}})")
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
 _DATA = re.compile(
     rf"(?P<version>{_NUMBER.pattern})-(?P<attempt>{_ATTEMPT.pattern})\.(?P<kind>[a-z]+)"
@@ -51,6 +52,17 @@ def manifest_version(path: str) -> int | None:
     """The version of a manifest's path; None for other files."""
     directory, _, name = path.rpartition("/")
     return int(name) if directory == VERSIONS and _NUMBER.fullmatch(name) else None
+
+
+def jump_path(version: int, number: int) -> str:
+    """Where it is noted that a version, made in place of one that was given up, has this number."""
+    return f"{manifest_path(version)}.number-{number}"
+
+
+def jump_of(path: str) -> tuple[int, int] | None:
+    """Version and number of such a note's path; None for other files."""
+    match = _JUMP.fullmatch(path)
+    return None if match is None else (int(match["version"]), int(match["number"]))
 
 
 def turn_path(copy_id: str, number: int) -> str:

@@ -41,7 +41,7 @@ from holdfast.spark.pipeline.stages import Made, Outlet, StageFrames, StageRun
 from holdfast.spark.running.delivery import Delivery
 from holdfast.spark.running.fencing import fenced
 from holdfast.spark.running.maintenance import Maintenance, Merged
-from holdfast.spark.running.numbering import Numbering, lost_versions
+from holdfast.spark.running.numbering import Numbering, lost_numbers, note_jump
 from holdfast.spark.sinks.sink import Sink
 from holdfast.spark.state.locality import Locality, StateStoreRDD
 from holdfast.spark.state.location import marked_place, state_root, storage_options
@@ -103,7 +103,7 @@ class VersionLoop:
         self._has_run = False
         """Whether Spark has brought this run a batch: the watermark moves no sooner."""
         self._lost = 0
-        """Versions that were given up, whose numbers no other version may have."""
+        """Numbers of versions that were given up, which no other version may have."""
         self._claims = Claims(self.versions.storage, self._runtime)
         self._place: str | None = None
         # As Spark does: what the session is told later is not for a query that runs.
@@ -124,7 +124,7 @@ class VersionLoop:
         """Open the state, or make it where there is none."""
         load_provider_class(self._conf.provider_class)
         own, frames = self._claim()
-        self._lost = lost_versions(self.versions.storage, self.manifest)
+        self._lost = lost_numbers(self.versions.storage, self.manifest)
         note_pair(self._session, self.spec.checkpoint, self.manifest)
         self._place = marked_place(self._session, self.versions.storage, self._runtime)
         self._locality = Locality.of(self._session, self._conf)
@@ -248,8 +248,9 @@ class VersionLoop:
             base, None, prepared, self._runtime.new_id(),
             scope={**base.scope, "operators": definitions(part.frames for part in self._stages)},
             outbox=(), delivered_through=base.version + 1,
-            numbering=Numbering.of(base).json(),
+            numbering=Numbering.of(base).skipping(self._lost).json(),
         )  # fmt: skip
+        self._lost = 0
         self._delivery.settled(self.manifest.version)
         self.note_delivered()
 
@@ -277,8 +278,9 @@ class VersionLoop:
                 self.manifest, None, self._prepared(results), self._runtime.new_id(),
                 watermark=marks.json(), scope={**self.manifest.scope, "filled": True},
                 delivered_through=self.manifest.version + 1,
-                numbering=Numbering.of(self.manifest).json(),
+                numbering=Numbering.of(self.manifest).skipping(self._lost).json(),
             )  # fmt: skip
+            self._lost = 0
 
     def _before(self) -> Manifest | None:
         """The version before the newest; None where a copy left it behind."""
@@ -535,6 +537,8 @@ class VersionLoop:
         self._claims.check()
         before_ms = self._runtime.monotonic_ms()
         base, prepared = self.manifest, self._prepared(results)
+        if self._lost:
+            note_jump(self.versions.storage, base.version + 1, self._next_numbers.last)
         self.manifest = self._committer.commit(
             base,
             self._newest_at_ms,

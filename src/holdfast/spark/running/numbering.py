@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import xxhash
 
-from holdfast.engine.files.filenames import DELIVERED, VERSIONS
+from holdfast.engine.files.filenames import DELIVERED, VERSIONS, jump_of, jump_path
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.log import VersionLog
@@ -50,6 +50,10 @@ class Numbering:
         """With one more number, after `skipped` ones."""
         return replace(self, last=self.last + 1 + skipped)
 
+    def skipping(self, skipped: int) -> Numbering:
+        """The same, with `skipped` numbers that nobody gets any more."""
+        return replace(self, last=self.last + skipped)
+
     @property
     def epoch(self) -> int:
         """The newest number counted from 0."""
@@ -60,15 +64,26 @@ class Numbering:
         return {"first": self.first, "last": self.last}
 
 
-def lost_versions(storage: Storage, newest: Manifest) -> int:
-    """How many versions after the newest one are known to have been there.
+def lost_numbers(storage: Storage, newest: Manifest) -> int:
+    """How many numbers after that of the newest version may have been handed out.
 
-    They were given up, their manifests moved away. Their numbers may have reached a sink, with
-    other rows than those that come now.
+    Versions after it were given up, their manifests moved away. Their numbers may have reached a
+    sink, with other rows than those that come now. A version takes one number at the most; where
+    one was made in place of another that was given up, `note_jump` has kept how far it jumped: the
+    same version may be given up again, and its name alone tells of one number only.
     """
     paths = [blob.path for folder in (VERSIONS, DELIVERED) for blob in storage.list(folder)]
     found = [match["moved"] or match["noted"] for match in map(_GIVEN_UP.fullmatch, paths) if match]
-    return max([0, *(int(version) - newest.version for version in found)])
+    furthest = max([newest.version, *map(int, found)])
+    last = Numbering.of(newest).last
+    jumps = [jump for jump in map(jump_of, paths) if jump and newest.version < jump[0]]
+    used = [number + furthest - version for version, number in jumps]
+    return max([furthest - newest.version, *(each - last for each in used)])
+
+
+def note_jump(storage: Storage, version: int, number: int) -> None:
+    """Keep the number of a version that is about to take the place of one that was given up."""
+    storage.create_if_absent(jump_path(version, number), b"")
 
 
 def output_batch(

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark.running.shipping import explained
+from holdfast.spark.running.failures import explained
 
 STREAMS = Path(__file__).resolve().parents[2] / "docs" / "streams.md"
 

@@ -18,8 +18,12 @@ from holdfast.spark.operators.group_state import GroupStates, checked_timeout
 from holdfast.spark.operators.keyed import KeyedOperator
 from holdfast.spark.operators.on_tables import processed
 from holdfast.spark.operators.operator import DELAY, Operator, Step, quoted
-from holdfast.spark.operators.pandas_processor import PandasProcessing
-from holdfast.spark.operators.processor import ArrowProcessing, Processing, arrow_state
+from holdfast.spark.operators.processor import (
+    ArrowProcessing,
+    PandasProcessing,
+    Processing,
+    arrow_state,
+)
 from holdfast.spark.pipeline.flow import EventTime, Flow, Sources, Stage
 from holdfast.spark.writer import StatefulStreamWriter
 from holdfast.streams.clock import checked_time_mode

@@ -18,6 +18,7 @@ from holdfast.spark.operators.operator import Initial, Shown, TaskSettings
 from holdfast.streams.clock import NO_TIME
 from holdfast.streams.processors.arrow import ArrowProcessor, ArrowTask
 from holdfast.streams.processors.handle import variables_of
+from holdfast.streams.processors.pandas import Pandaswise
 from holdfast.streams.processors.rows import Rowwise
 from holdfast.streams.processors.variables import Variable, shapes_of, shown_variable
 from holdfast.streams.tasks.processor import InitialTask, ProcessorTask, RowStyle
@@ -153,3 +154,12 @@ def row_maker(names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Row]:
     own = {name: _tuplegetter(at, "") for at, name in enumerate(names) if not hasattr(Row, name)}
     kind = type("Row", (Row,), {"__fields__": list(names), "__slots__": (), **own})
     return functools.partial(tuple.__new__, kind)
+
+
+class PandasProcessing(Processing):
+    """Gives the rows of each key to a StatefulProcessor, as DataFrames."""
+
+    title = "transformWithStateInPandasExec"
+
+    def _style(self, rows: KeyedRows, zone: str) -> RowStyle:
+        return Pandaswise(rows.columns, self._output_schema, zone)

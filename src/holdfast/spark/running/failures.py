@@ -1,16 +1,18 @@
-"""What ended a query, as one of Holdfast's errors wherever it is one."""
+"""What makes a query fail, as one of Holdfast's errors wherever it is one."""
 
 from __future__ import annotations
 
 import re
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from holdfast import errors
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import Conflict, HoldfastError, InvalidArgument, Unavailable
 
 _IN_TASK = re.compile(
     r"^holdfast\.errors\.(?P<kind>\w+): (?P<message>.+)$(?P<notes>(?:\n(?!Traceback)\S.*$)*)",
@@ -18,12 +20,19 @@ _IN_TASK = re.compile(
 )
 """How a task's traceback ends in one of our errors, with the notes that were added to it."""
 _CONDITION = re.compile(r"\[(?P<name>[A-Z_]+)\]")
-"""The note of `streams.task` on an error's condition."""
+"""The note of `streams.tasks.task` on an error's condition."""
 _TRACEBACK = "Traceback (most recent call last)"
 _DISK_IS_FULL = re.compile(
     r"java\.\S+Exception: .*?(?P<why>No space left on device|Disk quota exceeded)"
 )
 """What Spark's own writing says; a function of the user's may write elsewhere, in Python."""
+
+_NEEDED = ("holdfast", "numpy", "pyarrow", "fsspec", "xxhash")
+_MISSING = re.compile(
+    rf"ModuleNotFoundError: No module named '(?P<module>(?:{'|'.join(_NEEDED)})(?:\.[\w.]+)?)'"
+)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def unwrapped(error: BaseException) -> BaseException:
@@ -100,3 +109,58 @@ def _rebuilt(kind: type[HoldfastError], message: str, notes: list[str]) -> Holdf
         if not _CONDITION.fullmatch(note):
             error.add_note(note)
     return error
+
+
+# -- raised by other names ---------------------------------------------------------------------
+
+
+@contextmanager
+def explained(root: str) -> Iterator[None]:
+    """Turn a failure of tasks that could not import the package into an error that says what to
+    do. `root` is that of the query's state. Other errors pass as they are.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        missing = _MISSING.search(str(error))
+        if missing is None:
+            raise
+        raise InvalidArgument(
+            f"The executors' Python has no module {missing['module']!r}, which the tasks of the "
+            f"query with its state in {root} need. Install holdfast on every host, or ship it "
+            "with the application: spark-submit --py-files holdfast.zip, or --archives with a "
+            "packed environment. docs/streams.md has the commands under 'Getting the package to "
+            "the executors'.",
+            condition="STATE_STORE_NOT_ON_EXECUTORS",
+        ) from None
+
+
+class Writer(Protocol):
+    """Makes versions, and can see that somebody else does."""
+
+    def overtaken(self) -> Conflict | None:
+        """The conflict with whoever went on from the newest version here, if anyone has."""
+        ...
+
+
+W = TypeVar("W", bound=Writer)
+
+
+def fenced(method: Callable[Concatenate[W, P], R]) -> Callable[Concatenate[W, P], R]:
+    """Whatever fails in a method because another writer went on fails as a Conflict.
+
+    What it went on from, and what it has delivered, may be gone by then: a task does not find its
+    version, a sink has seen later ones.
+    """
+
+    @wraps(method)
+    def call(writer: W, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(writer, *args, **kwargs)
+        except Exception as error:
+            conflict = None if isinstance(error, Conflict) else writer.overtaken()
+            if conflict is None:
+                raise
+            raise conflict from error
+
+    return call

@@ -39,7 +39,7 @@ from holdfast.spark.pipeline.flow import EventTime, Flow, Stage
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.pipeline.stages import Made, Outlet, StageFrames, StageRun
 from holdfast.spark.running.delivery import Delivery
-from holdfast.spark.running.fencing import fenced
+from holdfast.spark.running.failures import fenced
 from holdfast.spark.running.maintenance import Maintenance, Merged
 from holdfast.spark.running.numbering import Numbering, lost_numbers, note_jump
 from holdfast.spark.sinks.sink import Sink

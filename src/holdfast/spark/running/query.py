@@ -29,9 +29,8 @@ from holdfast.spark.monitoring.progress import VersionReport, progress
 from holdfast.spark.monitoring.watch import Watch
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.running.active import leave_place, take_place
-from holdfast.spark.running.failures import as_end, unwrapped
+from holdfast.spark.running.failures import as_end, explained, unwrapped
 from holdfast.spark.running.loop import VersionLoop
-from holdfast.spark.running.shipping import explained
 from holdfast.spark.running.spark_query import SparkQuery
 from holdfast.spark.running.ticks import Ticks
 from holdfast.spark.sinks.sink import Sink

@@ -52,9 +52,9 @@ def test_what_is_loaded_is_no_longer_looked_through_for_garbage() -> None:
     # In a process of its own: the objects of this one belong to the tests.
     code = (
         "import gc, pyarrow\n"
-        "from holdfast.streams import worker\n"
+        "from holdfast.streams import process\n"
         "before = gc.get_freeze_count()\n"
-        "worker.settle('task')\n"
+        "process.settle('task')\n"
         "print(gc.get_freeze_count() - before > 10_000, len(gc.get_objects()) < 5_000)\n"
     )
     done = subprocess.run(

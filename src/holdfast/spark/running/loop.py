@@ -579,9 +579,19 @@ class VersionLoop:
         self._delivery.deliver(self.manifest, self._before, emitted)
 
     def deliver_leftover(self) -> None:
-        """A tick that was committed before a crash may not have been delivered."""
-        if self._delivery.is_leftover(self.manifest, self._before):
-            self._deliver_again()
+        """A tick that was committed before a crash may not have been delivered.
+
+        Where the driver before this one has delivered it after all, and built on it, its rows may
+        be gone: what that driver committed is adopted, and delivered if it needs to be.
+        """
+        adopted = 0
+        while self._delivery.is_leftover(self.manifest, self._before):
+            try:
+                self._deliver_again()
+            except Conflict:
+                adopted += 1
+                if adopted > _MOST_ADOPTED or not (self._claims.is_newest and self._adopt()):
+                    raise
 
     def note_delivered(self) -> None:
         """Spare the next start a second delivery, if the newest version had its own."""

@@ -184,3 +184,33 @@ def test_a_driver_does_not_take_state_that_is_being_made_for_state_that_is_gone(
 
     assert Story(tell).run() is None
     assert all(error is None or isinstance(error, Conflict) for error in outcomes)
+
+
+def test_a_newcomer_starts_where_the_driver_before_builds_on_the_tick_it_delivers_again() -> None:
+    outcomes = []
+
+    def tell(story: Story) -> None:
+        story.world.source += [[(0, 1, 100)], [(1, 1, 300)]]
+        story.end(story.start(AVAILABLE_NOW), "drain")
+        tick = story.world.journal.head
+        assert tick is not None
+        assert (tick.number, sum(tick.out.values())) == (3, 1)
+        note = f"delivered/3-{tick.manifest.commit_id}"
+        assert story.is_there(note)
+        holds = story.world.scheduler.holds
+        holds["app-2", "create versions/4"] = lambda: story.is_there("claims/3")
+        holds["app-3", f"size {note}"] = lambda: not story.is_there(note)
+        story.world.source.append([(1, 1, 310)])
+        drivers = [story.start(ONCE)]
+        drivers[0].is_alone = False
+        story.world.scheduler.wait_for(lambda: story.is_there("claims/2"))
+        drivers.append(story.start(AVAILABLE_NOW))
+        drivers[1].is_alone = False
+        for driver in drivers:
+            story.end(driver, "drain")
+            outcomes.append(driver.error)
+        assert story.is_there("versions/4")
+        story.last_run()
+
+    assert Story(tell).run() is None
+    assert outcomes == [None, None]

@@ -19,6 +19,7 @@ import holdfast
 from holdfast.backends.memory import MemoryStorage
 from holdfast.engine.files.manifest import Manifest
 from holdfast.inspection import open_root
+from holdfast.spark.running.loop import VersionLoop
 from holdfast.spark.running.numbering import Numbering, lost_numbers, note_jump
 
 pytestmark = pytest.mark.spark
@@ -206,3 +207,32 @@ def test_no_batch_id_comes_again_when_a_version_is_given_up_a_second_time() -> N
     storage.create_if_absent("versions/3.damaged", b"")  # the version after it had 4
     assert lost_numbers(storage, manifest) == 4
     assert lost_numbers(storage, numbered(version=3, last=4)) == 0
+
+
+def test_a_rewrite_of_the_state_keeps_the_batch_ids_of_versions_that_were_given_up(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counted(*more: Any) -> Pipeline:
+        counts = (F.count("*").alias("n"), *more)
+        return lambda rows: (
+            rows.withWatermark("ts", "0 seconds").groupBy("v", "ts").agg(*counts).select("v")
+        )
+
+    def fail(*_: Any) -> None:
+        raise OSError("the driver is down")
+
+    stream = Stream(spark, tmp_path, counted())
+    stream.run(0)
+    newest = holdfast.read(tmp_path / "cp").version
+    give_up(tmp_path / "cp", newest)
+    stream.pipeline = counted(F.max("v").alias("m"))
+    with monkeypatch.context() as patch:
+        patch.setattr(VersionLoop, "_run", fail)
+        with pytest.raises(Exception, match="the driver is down"):
+            stream.run(1, newAggregates="empty")
+    assert holdfast.read(tmp_path / "cp").version == newest, "the state is rewritten, and no more"
+    before = list(stream.writer.seen)
+    stream.run(newAggregates="empty")
+    assert len(stream.writer.seen) > len(before)
+    assert stream.writer.seen == sorted(set(stream.writer.seen))
+    assert stream.writer.rows == list(range(20))

@@ -139,7 +139,7 @@ class Writer(Protocol):
     """Makes versions, and can see that somebody else does."""
 
     def overtaken(self) -> Conflict | None:
-        """The conflict with whoever went on from the newest version here, if anyone has."""
+        """The conflict with a driver that continued from the newest version here, if any has."""
         ...
 
 
@@ -147,9 +147,9 @@ W = TypeVar("W", bound=Writer)
 
 
 def fenced(method: Callable[Concatenate[W, P], R]) -> Callable[Concatenate[W, P], R]:
-    """Whatever fails in a method because another writer went on fails as a Conflict.
+    """Raise Conflict for whatever fails in a method because another writer has continued.
 
-    What it went on from, and what it has delivered, may be gone by then: a task does not find its
+    What it started from, and what it has delivered, may be gone by then: a task does not find its
     version, a sink has seen later ones.
     """
 

@@ -27,7 +27,7 @@ import holdfast
 from harness import Report, timed
 from holdfast.types import parse_schema
 from holdfast.views import View, ViewSchema, ViewSpec, open_view
-from holdfast.views.attributes import attribute
+from holdfast.views.dynamodb.types import attribute
 from holdfast.views.view import Standing
 from servers import Cassandra, DynamoDb
 

@@ -27,13 +27,13 @@ import pyarrow as pa
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.database import open_on
 from holdfast.engine.files import manifest, segment_writer
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import compaction
 from holdfast.engine.versions.log import VersionLog
 from holdfast.ids import StateStoreId
-from holdfast.inspection.cells import row_json
+from holdfast.reading.cells import row_json
+from holdfast.standalone import open_on
 from holdfast.types import parse_schema
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "recovery" / "golden"

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 import holdfast
-from holdfast.inspection import open_root, verify
+from holdfast.reading import open_root, verify
 
 console = Console(width=None if sys.stdout.isatty() else 80, highlight=False)
 

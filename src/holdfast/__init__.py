@@ -36,11 +36,12 @@ from holdfast.ids import DEFAULT_STORE_NAME, StateStoreId, StateStoreProviderId
 
 if TYPE_CHECKING:
     from holdfast.conf import StateStoreConf
-    from holdfast.database import Database, VersionInfo
-    from holdfast.database import open_database as open  # noqa: A004 - the name is holdfast.open
-    from holdfast.inspection import LiveState
-    from holdfast.inspection import read_state as read
+    from holdfast.reading import LiveState
+    from holdfast.reading import read_state as read
+    from holdfast.registry import StateStores
     from holdfast.spark import addListener, removeListener, stateful
+    from holdfast.standalone import Database, VersionInfo
+    from holdfast.standalone import open_database as open  # noqa: A004 - the name is holdfast.open
     from holdfast.store import (
         ReadStateStore,
         RowPair,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
         StateStoreMetrics,
         StateStoreProvider,
     )
-    from holdfast.stores import StateStores
 
 __version__ = "0.1.0"
 
@@ -85,8 +85,8 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Database": "database",
-    "LiveState": "inspection",
+    "Database": "standalone",
+    "LiveState": "reading",
     "ReadStateStore": "store",
     "RowPair": "store",
     "StateStore": "store",
@@ -94,11 +94,11 @@ _LAZY = {
     "StateStoreCustomMetric": "store",
     "StateStoreMetrics": "store",
     "StateStoreProvider": "store",
-    "StateStores": "stores",
-    "VersionInfo": "database",
+    "StateStores": "registry",
+    "VersionInfo": "standalone",
     "addListener": "spark",
-    "open": "database:open_database",
-    "read": "inspection:read_state",
+    "open": "standalone:open_database",
+    "read": "reading:read_state",
     "removeListener": "spark",
     "stateful": "spark",
 }

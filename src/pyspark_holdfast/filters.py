@@ -27,8 +27,8 @@ from pyspark.sql.datasource import (
 )
 
 from holdfast.errors import InvalidArgument
-from holdfast.inspection import InspectedStore
-from holdfast.inspection.where import check_filter
+from holdfast.reading import InspectedStore
+from holdfast.reading.where import check_filter
 from holdfast.store import Row
 from holdfast.types import Field, Schema, StructType
 

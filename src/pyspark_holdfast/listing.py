@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from holdfast.inspection import Root, open_root
+from holdfast.reading import Root, open_root
 from holdfast.types import parse_schema
 from pyspark_holdfast.options import Options
 

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.errors import VersionNotFound
-from holdfast.inspection import InspectedStore, Root, choose_store, open_root
+from holdfast.reading import InspectedStore, Root, choose_store, open_root
 from holdfast.store import Row
 from pyspark_holdfast.options import Options
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import (
 )
 
 from holdfast.errors import InvalidArgument
-from holdfast.inspection import InspectedStore, Root, choose_store, open_root
+from holdfast.reading import InspectedStore, Root, choose_store, open_root
 from holdfast.types import Schema
 from pyspark_holdfast.listing import ListingReader, listing_schema
 from pyspark_holdfast.options import Options

@@ -22,13 +22,13 @@ from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.database.opening import open_on
 from holdfast.engine.storage import Runtime, Storage, TooLarge
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Corruption, Unavailable
 from holdfast.ids import StateStoreId
-from holdfast.inspection import Root, verify
+from holdfast.reading import Root, verify
+from holdfast.standalone.opening import open_on
 from holdfast.testing import StorageConformance
 from holdfast.testing.faults import FaultyStorage
 from holdfast.types import parse_schema

@@ -14,8 +14,8 @@ from holdfast.backends.cache import CachedStorage
 from holdfast.backends.hdfs import HdfsStorage
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.locations import open_storage
-from holdfast.backends.retrying import retried
 from holdfast.backends.s3 import S3Storage
+from holdfast.clients.retrying import retried
 from holdfast.conf import StateStoreConf
 from holdfast.errors import InvalidArgument
 
@@ -113,7 +113,7 @@ def test_a_failure_that_passes_is_tried_again_with_growing_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls, waits = [], []
-    monkeypatch.setattr("holdfast.backends.retrying.time.sleep", waits.append)
+    monkeypatch.setattr("holdfast.clients.retrying.time.sleep", waits.append)
 
     def third_time() -> str:
         calls.append(1)

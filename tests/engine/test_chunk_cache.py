@@ -12,10 +12,10 @@ import pytest
 
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.database import open_on
 from holdfast.engine.partition import chunk_cache
 from holdfast.engine.partition.chunk_cache import ChunkCache, ChunkShare
 from holdfast.engine.storage import Runtime
+from holdfast.standalone import open_on
 
 LIMIT = 4 << 20
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from random_rows import random_cell, random_row, random_text
 
 from holdfast import errors
 from holdfast.engine.hashing import spark_hash
@@ -23,7 +24,6 @@ from holdfast.engine.hashing.spark_hash import (
     xxhash64,
 )
 from holdfast.types import RowCodec, Schema, parse_schema
-from random_rows import random_cell, random_row, random_text
 
 TYPES = [
     "boolean",

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
+from made_providers import collide_keys, providers_at
 
 from holdfast.backends.local import LocalStorage
 from holdfast.engine.files.filenames import data_file
 from holdfast.engine.storage import TooLarge
 from holdfast.errors import Corruption
 from holdfast.testing import MakeProvider, ProviderConformance
-from made_providers import collide_keys, providers_at
 
 _names = itertools.count()
 

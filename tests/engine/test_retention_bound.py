@@ -8,9 +8,9 @@ from itertools import count
 import pytest
 
 from holdfast.backends.memory import MemoryStorage
-from holdfast.database.opening import open_on
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.log import VersionLog
+from holdfast.standalone.opening import open_on
 
 KEEP = 10
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 import sample_roots
 from copies import MAKERS, blobs, calls_of, clone, half_copied, what_is_there
+
+from holdfast.admin import plan_copy
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.memory import MemoryStorage
-from holdfast.database import plan_copy
 from holdfast.errors import HoldfastError
 from holdfast.testing.faults import CRASHES, Crash, Fault, FaultyStorage, crash_at
 

@@ -44,8 +44,8 @@ from holdfast.engine.storage import Storage
 from holdfast.engine.versions import compaction
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Corruption, HoldfastError, InvalidArgument, VersionNotFound
-from holdfast.inspection import verify
-from holdfast.inspection.root import Root as Inspected
+from holdfast.reading import verify
+from holdfast.reading.root import Root as Inspected
 from holdfast.testing.faults import CRASHES, Crash, FaultyStorage, crash_at
 
 SEED = int(os.environ.get("HOLDFAST_SEED") or random.SystemRandom().randrange(1 << 32))

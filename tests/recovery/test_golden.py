@@ -28,8 +28,8 @@ from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import InvalidArgument
 from holdfast.ids import StateStoreId
-from holdfast.inspection import open_root, verify
-from holdfast.inspection.cells import row_json
+from holdfast.reading import open_root, verify
+from holdfast.reading.cells import row_json
 from holdfast.types import parse_schema
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -15,11 +15,11 @@ from oracle import Facade, FakeTime, Standalone, State, contents, copy_of, opene
 from test_corruption import changes, grown, kind_of, providers, small_files
 from test_crash_everywhere import change
 
+from holdfast.admin.copy import plan_copy
 from holdfast.backends.cache import CachedStorage
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.database.copying import plan_copy
 from holdfast.engine.files.blocks import BadSegment
 from holdfast.engine.files.filenames import copied_path, copy_path, data_file, manifest_path
 from holdfast.engine.files.segment import Segment
@@ -27,8 +27,8 @@ from holdfast.engine.partition.chain import Chain
 from holdfast.engine.storage import BlobNotFound, Storage
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Corruption, Unavailable
-from holdfast.inspection import verify
-from holdfast.inspection.root import Root as Inspected
+from holdfast.reading import verify
+from holdfast.reading.root import Root as Inspected
 
 Damage = Callable[[bytes], bytes | None]
 

@@ -19,8 +19,8 @@ import shopping_totals
 from holdfast.engine.versions.log import VersionLog
 from holdfast.spark.running.loop import VersionLoop
 from holdfast.spark.view import StreamView
-from holdfast.views.cassandra import CassandraView
-from holdfast.views.dynamodb import DynamoDbView
+from holdfast.views.cassandra.view import CassandraView
+from holdfast.views.dynamodb.view import DynamoDbView
 
 
 def main() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from remotes import Remote
+from test_cli import fails, lines, run, run_json
 
 import holdfast
 from servers import DynamoDb
-from test_cli import fails, lines, run, run_json
 
 pytestmark = pytest.mark.services
 VARIABLES = {

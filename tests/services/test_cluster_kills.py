@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import holdfast
-from holdfast.inspection import open_root, verify
+from holdfast.reading import open_root, verify
 from processes import is_alive
 from servers import Hdfs, Kafka, Minio, Server, SparkCluster, connector_jars
 

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import sample_roots
+from copies import blobs
 from pyspark.sql import SparkSession
 from test_streams_on_remote_roots import check_every_version, run, s3a, write_batches  # noqa: F401
 
 import holdfast
-import sample_roots
-from copies import blobs
-from holdfast import inspection
+from holdfast import reading
+from holdfast.admin import plan_copy
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.locations import DATABASE_SCHEMES, open_storage
-from holdfast.database import plan_copy
 from holdfast.engine.storage import Storage
 from holdfast.errors import IllegalState
 from holdfast.testing.faults import Crash, Fault, FaultyStorage, crash_at
@@ -66,7 +66,7 @@ def merged(tmp_path: Path) -> LocalStorage:
 
 def assert_same(storage: Storage, expected: Storage) -> None:
     assert blobs(storage) == blobs(expected)
-    assert inspection.verify(inspection.Root(storage)).intact
+    assert reading.verify(reading.Root(storage)).intact
 
 
 def test_state_goes_from_root_to_root_and_comes_home_the_same(

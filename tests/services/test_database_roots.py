@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from botocore.exceptions import ReadTimeoutError
 from cassandra import OperationTimedOut
+from made_providers import collide_keys, providers_at
 from oracle import FakeTime, Standalone
 from oracle import opened as opened_on
 from remotes import Remote, opened
@@ -27,7 +28,6 @@ from holdfast.engine.storage import Storage
 from holdfast.errors import Conflict, HoldfastError, Unavailable
 from holdfast.testing import MakeProvider, ProviderConformance
 from holdfast.testing.faults import Crash
-from made_providers import collide_keys, providers_at
 from servers import Cassandra, DynamoDb
 
 pytestmark = pytest.mark.services

@@ -16,7 +16,7 @@ from remotes import refusal
 from view_databases import TOTALS, put_totals
 
 import holdfast
-from holdfast.backends import cassandra_client
+from holdfast.clients import cassandra as cassandra_client
 from holdfast.conf import StateStoreConf
 from holdfast.errors import Unavailable
 from servers import Cassandra, DynamoDb

@@ -10,14 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from random_rows import random_row
 from remotes import quick_folder
 from view_databases import InCassandra, InDynamoDb, ViewDatabase, open_with_view
 
 import holdfast
 from holdfast.types import Schema, parse_schema
 from holdfast.views import ViewSchema, ViewSpec, open_view
-from holdfast.views import dynamodb as dynamodb_view
-from random_rows import random_row
+from holdfast.views.dynamodb import view as dynamodb_view
 from servers import Cassandra, DynamoDb
 
 pytestmark = pytest.mark.services

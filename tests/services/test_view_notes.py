@@ -134,7 +134,7 @@ def test_a_table_of_encoded_keys_that_was_dropped_is_filled_even_after_a_crash(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("holdfast.views.following.Follower.follow", crash)
+        patched.setattr("holdfast.views.follower.Follower.follow", crash)
         with pytest.raises(KeyboardInterrupt):
             open_with_view(database, tmp_path, table)
     assert database.rows(f"{table}_encoded") == []

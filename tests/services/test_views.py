@@ -13,6 +13,7 @@ import boto3
 import pyarrow as pa
 import pytest
 from cassandra.cluster import Session
+from random_rows import ALL, random_row
 from view_databases import (
     TOTALS,
     InCassandra,
@@ -26,10 +27,9 @@ import holdfast
 from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.types import Field, RowCodec, Schema, StructType
 from holdfast.views import ViewSchema, ViewSpec, open_view
+from holdfast.views.cassandra.statements import IN_FLIGHT
 from holdfast.views.cells import plain_cells
 from holdfast.views.keys import key_texts
-from holdfast.views.statements import IN_FLIGHT
-from random_rows import ALL, random_row
 from servers import Cassandra, DynamoDb
 
 pytestmark = pytest.mark.services

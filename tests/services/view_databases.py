@@ -11,8 +11,8 @@ from typing import Any
 
 import holdfast
 from holdfast.types import DataType, Schema, parse_schema
-from holdfast.views.attributes import attribute
-from holdfast.views.cql import cql, quoted
+from holdfast.views.cassandra.types import cql, quoted
+from holdfast.views.dynamodb.types import attribute
 from servers import Cassandra, DynamoDb
 
 Row = dict[str, Any]

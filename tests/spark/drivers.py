@@ -19,7 +19,7 @@ from holdfast import stateful
 from holdfast.conf import StateStoreConf
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
-from holdfast.inspection import open_root, verify
+from holdfast.reading import open_root, verify
 from holdfast.spark import writer
 from holdfast.spark.running.loop import VersionLoop
 from holdfast.testing.faults import FaultyStorage

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 
 import holdfast
 from holdfast import stateful
-from holdfast.inspection.finding import open_root
-from holdfast.inspection.verifying import verify
+from holdfast.reading.find import open_root
+from holdfast.reading.verification import verify
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StatefulProcessor
 import holdfast
 from holdfast.backends.memory import MemoryStorage
 from holdfast.engine.files.manifest import Manifest
-from holdfast.inspection import open_root
+from holdfast.reading import open_root
 from holdfast.spark.running.loop import VersionLoop
 from holdfast.spark.running.numbering import Numbering, lost_numbers, note_jump
 

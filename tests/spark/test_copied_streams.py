@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import holdfast
-from holdfast import inspection, stateful
+from holdfast import reading, stateful
 from holdfast.cli import app
 
 pytestmark = pytest.mark.spark
@@ -70,7 +70,7 @@ def copy(source: Path, target: Path, *more: str) -> None:
 
 
 def rows_at(location: Path, version: int) -> list[str]:
-    store = inspection.open_root(location).store()
+    store = reading.open_root(location).store()
     return sorted(map(repr, store.scan(version).to_pylist()))
 
 
@@ -90,11 +90,11 @@ def test_a_stream_goes_on_from_a_copy_as_if_it_had_not_been_moved(
 
     whole = tmp_path / "whole"
     assert delivered == run(spark, source, counted, whole)
-    assert inspection.open_root(third).versions == inspection.open_root(whole).versions
+    assert reading.open_root(third).versions == reading.open_root(whole).versions
     for version in range(5):
         assert rows_at(third, version) == rows_at(whole, version)
     assert not (third / "place").exists()
-    assert inspection.verify(inspection.open_root(third)).intact
+    assert reading.verify(reading.open_root(third)).intact
 
     write_batches(source, seed=7, batches=5)
     for left in ({}, {"stateLocation": str(second)}):

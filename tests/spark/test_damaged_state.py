@@ -87,7 +87,7 @@ def test_a_stream_continues_with_any_one_file_of_its_state_damaged(
     run(spark, source, whole)
     newest = holdfast.read(whole).version
     root = whole / "holdfast"
-    needed = holdfast.inspection.open_root(root).log.load(newest).files()
+    needed = holdfast.reading.open_root(root).log.load(newest).files()
     kinds: dict[str, str] = {}
     for path in sorted(needed):
         name = data_file(path)

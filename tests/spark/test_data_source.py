@@ -15,13 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import sample_roots
 from native import normal, run, write_batches
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast
-import sample_roots
 from holdfast.errors import InvalidArgument, VersionNotFound
 from pyspark_holdfast import DefaultSource
 from pyspark_holdfast.options import Options

@@ -14,12 +14,12 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from floods import silent_connections
 from pyspark import RDD, TaskContext
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import functions as F
 from waiting import until
 
-from floods import silent_connections
 from holdfast import stateful
 from holdfast.coordinator import StateStoreCoordinator, StateStoreCoordinatorRef
 from holdfast.ids import StateStoreId, StateStoreProviderId

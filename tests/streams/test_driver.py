@@ -14,7 +14,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 import holdfast
-from holdfast.inspection.finding import open_root
+from holdfast.reading.find import open_root
 from holdfast.streams.processors import states
 from holdfast.testing import StateTestDriver
 

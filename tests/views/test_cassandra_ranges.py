@@ -9,7 +9,7 @@ import pytest
 from cassandra import ReadFailure
 
 from holdfast.errors import InvalidArgument, Unavailable
-from holdfast.views.statements import Statements
+from holdfast.views.cassandra.statements import Statements
 
 SELECT = "SELECT id FROM rows"
 TOO_MANY, UNKNOWN = {"node": 1}, {"node": 0}

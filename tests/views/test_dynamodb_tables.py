@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from holdfast.backends.dynamodb_client import Client
+from holdfast.clients.dynamodb import Client
 from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.types import parse_schema
-from holdfast.views import ViewSchema, ViewSpec, dynamodb, open_view
+from holdfast.views import ViewSchema, ViewSpec, open_view
+from holdfast.views.dynamodb import view as dynamodb
 from holdfast.views.view import Standing
 
 SCHEMA = ViewSchema(parse_schema("user string"), parse_schema("total long"))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from random_rows import ALL, all_types, random_cell
 
 from holdfast.errors import InvalidArgument
 from holdfast.types import (
@@ -23,11 +24,10 @@ from holdfast.types import (
     StructType,
     parse_schema,
 )
-from holdfast.views.attributes import attribute, item_bytes
+from holdfast.views.cassandra.types import Pairs, cql
 from holdfast.views.cells import plain_cells
-from holdfast.views.cql import Pairs, cql
+from holdfast.views.dynamodb.types import attribute, item_bytes
 from holdfast.views.mapping import LEAVES, NESTED
-from random_rows import ALL, all_types, random_cell
 
 DOCS = Path(__file__).parents[2] / "docs" / "views.md"
 

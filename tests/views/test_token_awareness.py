@@ -13,9 +13,9 @@ from cassandra.policies import SimpleConvictionPolicy
 from cassandra.pool import Host
 from cassandra.query import BatchStatement, PreparedStatement
 
-from holdfast.backends.cassandra_client import Options, profile_of
-from holdfast.views import statements
-from holdfast.views.statements import Statements
+from holdfast.clients.cassandra import Options, profile_of
+from holdfast.views.cassandra import statements
+from holdfast.views.cassandra.statements import Statements
 
 ROWS = [(number, f"user {number}") for number in range(400)]
 """The version, then the key: as a delete has them."""

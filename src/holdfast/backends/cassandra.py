@@ -16,8 +16,6 @@ from typing import Any
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.protocol import ServerError
 
-from holdfast.backends import cassandra_client
-from holdfast.backends.cassandra_client import Address, Client, Options, client_of
 from holdfast.backends.chunked import (
     BlobRow,
     ChunkedStorage,
@@ -25,7 +23,9 @@ from holdfast.backends.chunked import (
     Rows,
     UploadRow,
 )
-from holdfast.backends.retrying import retried
+from holdfast.clients import cassandra as cassandra_client
+from holdfast.clients.cassandra import Address, Client, Options, client_of
+from holdfast.clients.retrying import retried
 from holdfast.conf import StateStoreConf
 from holdfast.errors import HoldfastError, InvalidArgument
 

@@ -21,7 +21,7 @@ from typing import ClassVar, TypeVar
 
 import pyarrow as pa
 
-from holdfast.backends.retrying import retried
+from holdfast.clients.retrying import retried
 from holdfast.engine.storage import (
     MOST_IN_MEMORY_BYTES,
     BlobInfo,

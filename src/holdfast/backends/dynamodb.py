@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from holdfast.backends.aws_client import code_of, title_of
 from holdfast.backends.chunked import (
     BlobRow,
     ChunkedStorage,
@@ -27,7 +26,8 @@ from holdfast.backends.chunked import (
     Rows,
     UploadRow,
 )
-from holdfast.backends.dynamodb_client import (
+from holdfast.clients.aws import code_of, title_of
+from holdfast.clients.dynamodb import (
     BUSY_REASONS,
     CONDITION_FAILED,
     IN_USE,
@@ -38,7 +38,7 @@ from holdfast.backends.dynamodb_client import (
     reasons_of,
     refusal,
 )
-from holdfast.backends.retrying import Retrying
+from holdfast.clients.retrying import Retrying
 from holdfast.conf import StateStoreConf
 from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
 

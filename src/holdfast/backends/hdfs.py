@@ -20,7 +20,7 @@ import pyarrow as pa
 from hdfs_native import Client, FileStatus, FileWriter, WriteOptions
 
 from holdfast.backends.local import TEMPORARY_PREFIX
-from holdfast.backends.retrying import retried
+from holdfast.clients.retrying import retried
 from holdfast.conf import StateStoreConf
 from holdfast.engine.storage import (
     MOST_IN_MEMORY_BYTES,

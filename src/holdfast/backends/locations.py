@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from holdfast.backends.cache import cached
-from holdfast.backends.filesystem import FsspecStorage
+from holdfast.backends.fsspec import FsspecStorage
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError
 
-from holdfast.backends.aws_client import (
+from holdfast.clients.aws import (
     AwsOptions,
     code_of,
     is_lost,
@@ -30,7 +30,7 @@ from holdfast.backends.aws_client import (
     status_of,
     title_of,
 )
-from holdfast.backends.retrying import retried
+from holdfast.clients.retrying import retried
 from holdfast.conf import StateStoreConf
 from holdfast.engine.files.filenames import is_own_data
 from holdfast.engine.storage import (

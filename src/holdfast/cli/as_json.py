@@ -11,11 +11,11 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
+from holdfast.admin import Copied, CopyPlan
 from holdfast.cli.exits import Exit
 from holdfast.cli.output import Check, Output, columns_of, nobody_to_ask
-from holdfast.database import Copied, CopyPlan
 from holdfast.errors import HoldfastError
-from holdfast.inspection import (
+from holdfast.reading import (
     Diff,
     HistoryLine,
     InspectedStore,
@@ -27,7 +27,7 @@ from holdfast.inspection import (
     Verification,
     VersionInfo,
 )
-from holdfast.inspection.cells import cell_json, row_json
+from holdfast.reading.cells import cell_json, row_json
 from holdfast.store import Row
 from holdfast.types import RowCodec, Schema, StructType, moment_text
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 import typer
 
-from holdfast import inspection
+from holdfast import reading
+from holdfast.admin import plan_copy
 from holdfast.backends.locations import open_storage, scheme_of
 from holdfast.cli.as_json import JsonOutput
 from holdfast.cli.console import ConsoleOutput
 from holdfast.cli.doctor import examine
 from holdfast.cli.exits import Exit
 from holdfast.cli.output import Output
-from holdfast.database import plan_copy
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.inspection import InspectedStore, Root
-from holdfast.inspection.cells import parse_json_row, parse_row
+from holdfast.reading import InspectedStore, Root
+from holdfast.reading.cells import parse_json_row, parse_row
 from holdfast.store import Row
 from holdfast.types import RowCodec
 
@@ -34,7 +34,7 @@ class Chosen:
 
     def open_root(self) -> Root:
         """The root these options lead to."""
-        return inspection.open_root(self.location, self.operator, self.store, self.partition)
+        return reading.open_root(self.location, self.operator, self.store, self.partition)
 
     def open_store(self) -> InspectedStore:
         """The one store these options lead to."""
@@ -96,7 +96,7 @@ class _Warnings(logging.Handler):
 
 def ls(output: Output, location: str) -> Exit:
     """List roots and stores."""
-    output.roots([root.info() for root in inspection.open_roots(location)])
+    output.roots([root.info() for root in reading.open_roots(location)])
     return Exit.OK
 
 
@@ -165,9 +165,9 @@ def diff(output: Output, chosen: Chosen, before: str | None, after: str | None, 
 def verify(output: Output, location: str) -> Exit:
     """Check every byte."""
     results = []
-    for root in inspection.open_roots(location):
+    for root in reading.open_roots(location):
         with output.progress(f"verify {root.location}") as progress:
-            results.append(inspection.verify(root, progress))
+            results.append(reading.verify(root, progress))
     output.verification(results)
     return Exit.OK if all(result.intact for result in results) else Exit.FOUND
 
@@ -181,7 +181,7 @@ def copy(
             f"{target} would be in the memory of this command and end with it. Name a place that "
             "stays."
         )
-    root = inspection.open_root(source)
+    root = reading.open_root(source)
     copying = plan_copy(root.storage, open_storage(target), wanted)
     if dry_run:
         output.copy_plan(copying.plan)

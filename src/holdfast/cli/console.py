@@ -23,10 +23,10 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.admin import Copied, CopyPlan
 from holdfast.cli.output import Check, Output, columns_of, nobody_to_ask
-from holdfast.database import Copied, CopyPlan
 from holdfast.errors import HoldfastError
-from holdfast.inspection import (
+from holdfast.reading import (
     Diff,
     FileCheck,
     HistoryLine,
@@ -40,7 +40,7 @@ from holdfast.inspection import (
     Verification,
     VersionInfo,
 )
-from holdfast.inspection.cells import cell_text
+from holdfast.reading.cells import cell_text
 from holdfast.store import Row
 from holdfast.types import RowCodec, Schema, StructType, moment_text
 

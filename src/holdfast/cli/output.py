@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from holdfast.database import Copied, CopyPlan
+from holdfast.admin import Copied, CopyPlan
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.inspection import (
+from holdfast.reading import (
     Diff,
     HistoryLine,
     InspectedStore,

@@ -27,7 +27,7 @@ from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import IllegalState, InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.inspection import read_state
+from holdfast.reading import read_state
 from holdfast.streams.outbox import Emitted, Outbox, OutboxReader
 from holdfast.streams.processors.handle import QueryInfo
 from holdfast.streams.processors.variables import TIMERS

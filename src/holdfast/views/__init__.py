@@ -6,7 +6,7 @@ A `Follower` brings a view from version to version; other services read it with 
 own client, while the state goes on.
 """
 
-from holdfast.views.following import Change, Follower, Step, open_view
+from holdfast.views.follower import Change, Follower, Step, open_view
 from holdfast.views.view import Applied, View, ViewSchema, ViewSpec, is_unbounded
 
 __all__ = [

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.types import Field
-from holdfast.views.owning import Note, check_columns, check_note, check_owner, columns_text
+from holdfast.views.ownership import Note, check_columns, check_note, check_owner, columns_text
 from holdfast.views.view import ENCODED, KEY, Standing, View
 
 _MOST_LOOKS = 10

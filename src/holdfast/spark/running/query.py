@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from holdfast.conf import StateStoreConf
 from holdfast.engine.periodic import Periodic
 from holdfast.errors import Conflict, HoldfastError
-from holdfast.inspection import LiveState, Root, choose_store
+from holdfast.reading import LiveState, Root, choose_store
 from holdfast.spark.interop import hadoop
 from holdfast.spark.interop.event_times import event_time_stats
 from holdfast.spark.interop.planning import PlainPlanning

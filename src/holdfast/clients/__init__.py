@@ -1,0 +1,1 @@
+"""Clients of databases and object stores, shared by roots and views."""

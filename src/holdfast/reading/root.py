@@ -1,0 +1,372 @@
+"""One root opened for looking: its versions, stores and files. Nothing is ever written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+
+from holdfast.engine.files.filenames import COPYING, VERSIONS, manifest_version
+from holdfast.engine.files.manifest import Manifest, PartitionEntry, SegmentRef, StoreEntry
+from holdfast.engine.partition.chain import Chain, SegmentCache, StoreShape
+from holdfast.engine.partition.writer import PartitionReader
+from holdfast.engine.storage import Runtime, Storage
+from holdfast.engine.versions.log import VersionLog
+from holdfast.errors import Corruption, InvalidArgument, Unavailable, VersionNotFound
+from holdfast.ids import DEFAULT_STORE_NAME
+from holdfast.reading.model import (
+    HistoryLine,
+    PartitionChain,
+    PartitionInfo,
+    RootInfo,
+    RootKind,
+    SegmentFile,
+    StoreInfo,
+    VersionInfo,
+)
+from holdfast.reading.store import InspectedStore
+from holdfast.standalone.partitions import OPERATOR
+from holdfast.types import Schema
+
+NEWEST = "newest"
+
+
+class Root:
+    """A root's history, read-only. Requires: at least one version has a manifest.
+
+    Manifests are read when first needed and kept; open a new Root to see later commits.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.log = VersionLog(storage, Runtime.system())
+        self._manifests: dict[int, Manifest] = {}
+        self._caches: dict[tuple[str, Schema], SegmentCache] = {}
+        self._shapes: dict[tuple[Schema, Schema, int | None, int], StoreShape] = {}
+
+    @property
+    def location(self) -> str:
+        """The root as a person would write it."""
+        return self.storage.location
+
+    @cached_property
+    def versions(self) -> tuple[int, ...]:
+        """Every version that has a manifest, ascending."""
+        return tuple(self.log.versions())
+
+    @cached_property
+    def tags(self) -> dict[str, int]:
+        """Every tag with its version."""
+        return self.log.tags()
+
+    @cached_property
+    def kind(self) -> RootKind:
+        """What wrote this root."""
+        manifest = self.newest_readable()
+        if manifest.scope.get("kind") == "store":
+            return "store"
+        stores = [(operator, name) for operator in manifest.operators
+                  for name in manifest.operators[operator]]  # fmt: skip
+        is_database = stores == [(OPERATOR, DEFAULT_STORE_NAME)] and manifest.batch is None
+        return "database" if is_database else "query"
+
+    def manifest(self, version: int) -> Manifest:
+        """The manifest of a version. Raises VersionNotFound or Corruption."""
+        if version not in self._manifests:
+            self._manifests[version] = self.log.load(version)
+        return self._manifests[version]
+
+    def resolve(self, at: int | str | None = None) -> int:
+        """A version by number, by number in text, or by tag; the newest for None or "newest"."""
+        if at is None or at == NEWEST:
+            return self.versions[-1]
+        if isinstance(at, int) or at.isdecimal():
+            number = int(at)
+            if number not in self.versions:
+                raise VersionNotFound(
+                    f"Version {number} is not in {self.location}, which has "
+                    f"{_spans(self.versions)}: it was never committed, or retention has removed it."
+                )
+            return number
+        if at not in self.tags:
+            names = ", ".join(sorted(self.tags)) or "none"
+            raise VersionNotFound(
+                f"{self.location} has no version or tag {at!r}. Tags: {names}; versions: "
+                f"{_spans(self.versions)}."
+            )
+        return self.tags[at]
+
+    def info(self) -> RootInfo:
+        """The root at a glance."""
+        manifest = self.newest_readable()
+        return RootInfo(
+            location=self.location,
+            kind=self.kind,
+            oldest=self.versions[0],
+            newest=self.versions[-1],
+            versions=len(self.versions),
+            committed_at_ms=manifest.committed_at_ms,
+            tags=self._known_tags,
+            stores=tuple(_store_infos(manifest)),
+        )
+
+    def version(
+        self,
+        at: int | str | None = None,
+        operator: int | None = None,
+        store: str | None = None,
+        partition: int | None = None,
+    ) -> VersionInfo:
+        """One version with the chosen stores in it."""
+        self._check_choice(operator, store, partition)
+        manifest = self.manifest(self.resolve(at))
+        return VersionInfo(
+            version=manifest.version,
+            parent=manifest.parent,
+            committed_at_ms=manifest.committed_at_ms,
+            commit_id=manifest.commit_id,
+            writer_id=manifest.writer_id,
+            epoch=manifest.epoch,
+            tags=self._tags_of(manifest.version),
+            batch=manifest.batch,
+            watermark=manifest.watermark,
+            stores=tuple(
+                replace(
+                    info,
+                    partitions=tuple(
+                        part for part in info.partitions if partition in (None, part.partition)
+                    ),
+                )
+                for info in _store_infos(manifest)
+                if operator in (None, info.operator) and store in (None, info.store)
+            ),
+        )
+
+    def before(self, version: int) -> int:
+        """The version before one; itself where it is the oldest."""
+        return max((other for other in self.versions if other < version), default=version)
+
+    def history(
+        self,
+        operator: int | None = None,
+        store: str | None = None,
+        partition: int | None = None,
+        limit: int | None = None,
+    ) -> list[HistoryLine]:
+        """The versions there are, newest first; figures of the chosen stores only."""
+        self._check_choice(operator, store, partition)
+        return [
+            self._history_line(version, operator, store, partition)
+            for version in self.versions[::-1][:limit]
+        ]
+
+    def _history_line(
+        self, version: int, operator: int | None, store: str | None, partition: int | None
+    ) -> HistoryLine:
+        try:
+            manifest = self.manifest(version)
+        except Corruption as error:
+            return HistoryLine(version, tags=self._tags_of(version), problem=error.message)
+        entries = [
+            entry
+            for op, name, entry in manifest.partitions()
+            if operator in (None, op) and store in (None, name)
+            if partition in (None, entry.index)
+        ]
+        refs = [ref for entry in entries for ref in entry.segments]
+        deltas = [ref for ref in refs if ref.low == ref.high == version]
+        return HistoryLine(
+            version=version,
+            committed_at_ms=manifest.committed_at_ms,
+            num_keys=sum(entry.num_keys for entry in entries),
+            changed_rows=sum(ref.info.rows for ref in deltas),
+            written_bytes=sum(ref.info.size for ref in deltas),
+            size_bytes=sum(ref.info.size for ref in refs),
+            tags=self._tags_of(version),
+        )
+
+    def chains(
+        self,
+        at: int | str | None = None,
+        operator: int | None = None,
+        store: str | None = None,
+        partition: int | None = None,
+    ) -> list[PartitionChain]:
+        """The segments a version loads from, partition by partition."""
+        self._check_choice(operator, store, partition)
+        manifest = self.manifest(self.resolve(at))
+        return [
+            PartitionChain(
+                op, name, entry.index,
+                tuple(self._segment_file(manifest.directory(op, name, entry.index), ref)
+                      for ref in entry.segments),
+            )
+            for op, name, entry in manifest.partitions()
+            if operator in (None, op) and store in (None, name)
+            if partition in (None, entry.index)
+        ]  # fmt: skip
+
+    def _segment_file(self, directory: str, ref: SegmentRef) -> SegmentFile:
+        path = ref.path(directory)
+        found = self.storage.size(path)
+        needed = ref.info.size + (0 if ref.pack is None else ref.pack.offset)
+        return SegmentFile(
+            kind=ref.kind,
+            low=ref.low,
+            high=ref.high,
+            rows=ref.info.rows,
+            tombstones=ref.info.dead,
+            size_bytes=ref.info.size,
+            path=path,
+            offset=None if ref.pack is None else ref.pack.offset,
+            present=found is not None and found >= needed,
+            fallbacks=tuple(self._segment_file(directory, part) for part in ref.inputs),
+        )
+
+    def store(
+        self, operator: int | None = None, store: str | None = None, partition: int | None = None
+    ) -> InspectedStore:
+        """One store for reading, by operator and name; needed only where there are several.
+
+        With `partition`, that partition alone is read.
+        """
+        manifest = self.newest_readable()
+        found = [
+            (op, name)
+            for op, stores in sorted(manifest.operators.items())
+            for name in sorted(stores)
+            if operator in (None, op) and store in (None, name)
+        ]
+        if len(found) != 1:
+            raise self._no_single_store(manifest, several=bool(found))
+        op, name = found[0]
+        indexes = [entry.index for entry in manifest.operators[op][name].partitions]
+        if partition is not None and partition not in indexes:
+            raise InvalidArgument(
+                f"Operator {op}, store {name!r} has no partition {partition}; it has "
+                f"{_spans(indexes)}."
+            )
+        return InspectedStore(self, op, name, partition)
+
+    def _check_choice(self, operator: int | None, store: str | None, partition: int | None) -> None:
+        """Refuse a choice that leaves nothing, rather than show nothing."""
+        manifest = self.newest_readable()
+        if not any(
+            operator in (None, op) and store in (None, name) and partition in (None, entry.index)
+            for op, name, entry in manifest.partitions()
+        ):
+            raise self._no_single_store(manifest, several=False)
+
+    def _no_single_store(self, manifest: Manifest, *, several: bool) -> InvalidArgument:
+        choice = "; ".join(
+            f"operator {op}, store {name}, partitions {_spans([e.index for e in entry.partitions])}"
+            for op, stores in sorted(manifest.operators.items())
+            for name, entry in sorted(stores.items())
+        )
+        what = "holds several stores; choose one" if several else "has nothing like that; choose"
+        return InvalidArgument(f"{self.location} {what} by operator and store name ({choice}).")
+
+    def reader(
+        self, manifest: Manifest, operator: int, store: str, entry: PartitionEntry
+    ) -> PartitionReader:
+        """One partition at one version; segments are opened once for all versions."""
+        shape = self.shape(manifest.operators[operator][store])
+        cache = self.cache(operator, store, entry.index, shape)
+        return PartitionReader(shape, Chain(entry, manifest.version, cache))
+
+    @contextmanager
+    def reading(self, version: int) -> Iterator[None]:
+        """Tell a version whose files were cleaned up under a reader from one that is damaged."""
+        try:
+            yield
+        except (Corruption, Unavailable) as error:
+            if version in self.log.versions():
+                raise
+            raise VersionNotFound(
+                f"Version {version} of {self.location} was removed by retention while it was being "
+                "read. Read a newer one (`refresh()` goes on to the newest); a tagged version "
+                "stays."
+            ) from error
+
+    def cache(self, operator: int, store: str, partition: int, shape: StoreShape) -> SegmentCache:
+        """The open segments of one partition, shared by all versions of that shape."""
+        directory = self.newest_readable().directory(operator, store, partition)
+        place = directory, shape.value_schema
+        if place not in self._caches:
+            self._caches[place] = SegmentCache(self.storage, directory, shape.layout)
+        return self._caches[place]
+
+    def shape(self, entry: StoreEntry) -> StoreShape:
+        """What follows from a store's schemas."""
+        made_of = (entry.key_schema, entry.value_schema, entry.key_index, entry.prefix)
+        if made_of not in self._shapes:
+            self._shapes[made_of] = StoreShape.of_entry(entry)
+        return self._shapes[made_of]
+
+    @property
+    def _known_tags(self) -> dict[str, int]:
+        """The tags, or none where one is damaged: that must not hide the versions."""
+        try:
+            return self.tags
+        except Corruption:
+            return {}
+
+    def _tags_of(self, version: int) -> tuple[str, ...]:
+        known = self._known_tags.items()
+        return tuple(sorted(name for name, tagged in known if tagged == version))
+
+    def newest_readable(self) -> Manifest:
+        """The newest manifest that is not damaged."""
+        for version in reversed(self.versions):
+            try:
+                return self.manifest(version)
+            except Corruption:
+                if version == self.versions[0]:
+                    raise
+        raise VersionNotFound(f"{self.location} has no version.")
+
+    def __repr__(self) -> str:
+        return f"Root[{self.location}, versions={_spans(self.versions)}]"
+
+
+def has_versions(storage: Storage) -> bool:
+    """Whether a storage holds the manifests of a root, or some of them and a copy's mark."""
+    listed = [blob.path for blob in storage.list(VERSIONS)]
+    return COPYING in listed or any(manifest_version(path) is not None for path in listed)
+
+
+def _store_infos(manifest: Manifest) -> Iterator[StoreInfo]:
+    for operator, stores in sorted(manifest.operators.items()):
+        for name, entry in sorted(stores.items()):
+            yield StoreInfo(
+                operator=operator,
+                store=name,
+                partitions=tuple(_partition_info(part) for part in entry.partitions),
+                key_schema=entry.key_schema,
+                value_schema=entry.value_schema,
+                key_index_ordinal=entry.key_index,
+                num_cols_prefix_key=entry.prefix,
+            )
+
+
+def _partition_info(entry: PartitionEntry) -> PartitionInfo:
+    return PartitionInfo(
+        partition=entry.index,
+        num_keys=entry.num_keys,
+        segments=len(entry.segments),
+        size_bytes=sum(ref.info.size for ref in entry.segments),
+        evict=entry.evict,
+        expire=entry.expire,
+    )
+
+
+def _spans(numbers: tuple[int, ...] | list[int]) -> str:
+    """Numbers as ranges: 1–3, 7."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in spans)

@@ -1,0 +1,188 @@
+"""Opening a root, and making one."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.backends.locations import open_storage
+from holdfast.conf import StateStoreConf
+from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.hashing.samples import check_samples
+from holdfast.engine.hashing.spark_hash import HASH_NAME
+from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.provider import check_same_store, check_shape, new_store_entry
+from holdfast.engine.storage import Runtime, Storage
+from holdfast.engine.versions.log import VersionLog
+from holdfast.errors import Conflict, InvalidArgument
+from holdfast.ids import DEFAULT_STORE_NAME
+from holdfast.standalone.partitions import OPERATOR
+from holdfast.standalone.versioned_store import Database
+from holdfast.types import parse_schema
+from holdfast.views import ViewSchema, ViewSpec
+
+log = logging.getLogger(__name__)
+
+
+def open_database(
+    root: str | os.PathLike[str],
+    key: Any = None,
+    value: Any = None,
+    *,
+    partitions: int | None = None,
+    key_index_ordinal: int | None = None,
+    num_cols_prefix_key: int | None = None,
+    conf: StateStoreConf | Mapping[str, Any] | None = None,
+    options: Mapping[str, str] | None = None,
+    view: str | None = None,
+    view_options: Mapping[str, str] | None = None,
+) -> Database:
+    """Open the store at `root`, making it when there is none.
+
+    `key` and `value` are schemas: DDL text, a StructType or an Arrow schema. They are needed only
+    to make a new store; where the root exists they must match it. `partitions` defaults to 1.
+    `options` say how a remote root is reached; they are kept nowhere.
+
+    `view` is a table that shows the newest version to other services, such as
+    cassandra://host:9042/keyspace/table or dynamodb://region/table; it is made and filled where it
+    has to be, and every commit brings it up to date. `view_options` say how it is reached.
+    """
+    settings = conf if isinstance(conf, StateStoreConf) else StateStoreConf.of(conf or {})
+    return open_on(
+        open_storage(_location(root), options, settings),
+        Runtime.system(),
+        key,
+        value,
+        partitions=partitions,
+        key_index_ordinal=key_index_ordinal,
+        num_cols_prefix_key=num_cols_prefix_key,
+        conf=settings,
+        options=options,
+        view=view,
+        view_options=view_options,
+    )
+
+
+def open_on(
+    storage: Storage,
+    runtime: Runtime,
+    key: Any = None,
+    value: Any = None,
+    *,
+    partitions: int | None = None,
+    key_index_ordinal: int | None = None,
+    num_cols_prefix_key: int | None = None,
+    conf: StateStoreConf | Mapping[str, Any] | None = None,
+    options: Mapping[str, str] | None = None,
+    view: str | None = None,
+    view_options: Mapping[str, str] | None = None,
+) -> Database:
+    """The same with storage, clocks and randomness handed in, for tests and simulations."""
+    location = storage.location
+    settings = conf if isinstance(conf, StateStoreConf) else StateStoreConf.of(conf or {})
+    versions = VersionLog(storage, runtime)
+    manifest = versions.newest_intact()
+    if manifest is None:
+        manifest = _create(
+            versions, runtime, location, key, value, 1 if partitions is None else partitions,
+            key_index_ordinal, num_cols_prefix_key or 0,
+        )  # fmt: skip
+    _check_matches(
+        manifest, location, key, value, partitions, key_index_ordinal, num_cols_prefix_key
+    )
+    spec = None if view is None else _view_spec(view, view_options or {}, manifest, settings)
+    return Database(location, storage, versions, manifest, settings, options or {}, runtime, spec)
+
+
+def _view_spec(
+    view: str, options: Mapping[str, str], manifest: Manifest, conf: StateStoreConf
+) -> ViewSpec:
+    entry = manifest.operators[OPERATOR][DEFAULT_STORE_NAME]
+    schema = ViewSchema(entry.key_schema, entry.value_schema)
+    return ViewSpec(view, schema, options, conf.retry_timeout_ms)
+
+
+def _location(root: str | os.PathLike[str]) -> str:
+    text = os.fspath(root)
+    return (
+        text
+        if "://" in text or text.startswith("file:")
+        else str(Path(text).expanduser().absolute())
+    )
+
+
+def _create(
+    versions: VersionLog,
+    runtime: Runtime,
+    location: str,
+    key: Any,
+    value: Any,
+    partitions: int,
+    key_index: int | None,
+    prefix: int,
+) -> Manifest:
+    if key is None or value is None:
+        raise InvalidArgument(
+            f"{location} holds no Holdfast state. To make a store there, say what it keeps: "
+            'open(root, key="user string", value="total long").',
+            condition="STATE_STORE_NOT_A_STORE",
+        )
+    if partitions < 1:
+        raise InvalidArgument(f"partitions is 1 or above, not {partitions}.")
+    key_schema, value_schema = parse_schema(key), parse_schema(value)
+    check_shape(key_schema, value_schema, key_index, prefix)
+    shape = StoreShape.of(key_schema, value_schema, key_index, prefix)
+    entry = new_store_entry(shape, [(index, partitions) for index in range(partitions)])
+    state_id = runtime.new_id()
+    manifest = Manifest(
+        version=0,
+        parent=None,
+        commit_id=state_id,
+        writer_id=runtime.new_id(),
+        epoch=0,
+        committed_at_ms=runtime.clock_ms(),
+        hash_name=HASH_NAME,
+        operators={OPERATOR: {DEFAULT_STORE_NAME: entry}},
+        scope={"id": state_id},
+    )
+    try:
+        versions.publish(manifest, 1, runtime.monotonic_ms())
+    except Conflict:
+        log.info("%s was created by someone else meanwhile", location)
+    return versions.load(versions.newest() or 0)
+
+
+def _check_matches(
+    manifest: Manifest,
+    location: str,
+    key: Any,
+    value: Any,
+    partitions: int | None,
+    key_index: int | None,
+    prefix: int | None,
+) -> None:
+    try:
+        stored = manifest.operators[OPERATOR][DEFAULT_STORE_NAME]
+    except KeyError:
+        raise InvalidArgument(
+            f"{location} holds the state of a query, not of a single store; look at it with "
+            "`holdfast show`.",
+            condition="STATE_STORE_NOT_A_STORE",
+        ) from None
+    shape = StoreShape.of(
+        stored.key_schema if key is None else parse_schema(key),
+        stored.value_schema if value is None else parse_schema(value),
+        stored.key_index if key_index is None else key_index,
+        stored.prefix if prefix is None else prefix,
+    )
+    check_same_store(stored, shape, location)
+    check_samples(shape, manifest.hash_name, stored.hash_samples)
+    if partitions is not None and partitions != len(stored.partitions):
+        raise InvalidArgument(
+            f"{location} has {len(stored.partitions)} partitions, not {partitions}. Leave the "
+            "argument out to open it as it is.",
+            condition="STATE_STORE_SCHEMA_MISMATCH",
+        )

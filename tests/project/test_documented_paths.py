@@ -1,0 +1,40 @@
+"""Whatever the documentation ever told users to import or to name in a setting is still there."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+
+import pytest
+
+PATHS = [
+    "holdfast.backends.hdfs_backed.HDFSBackedStateStoreProvider",
+    "holdfast.admin.plan_copy",
+    "holdfast.reading.open_root",
+    "holdfast.reading.verify",
+    "holdfast.testing.ProviderConformance",
+    "holdfast.testing.StateTestDriver",
+    "holdfast.testing.StorageConformance",
+    "holdfast.testing.faults.Fault",
+]
+MOVED = {
+    "holdfast.engine.versions.VersionLog": "holdfast.engine.versions.log.VersionLog",
+}
+
+
+def found(path: str) -> object:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_documented_path_is_there(path: str) -> None:
+    with warnings.catch_warnings(action="error"):
+        assert found(path) is not None
+
+
+@pytest.mark.parametrize("path", MOVED)
+def test_a_path_of_before_works_and_says_where_it_is_now(path: str) -> None:
+    module, _, name = MOVED[path].rpartition(".")
+    with pytest.warns(DeprecationWarning, match=f"Import {name} from {module}:"):
+        assert found(path) is found(MOVED[path])

@@ -18,7 +18,11 @@ PATHS = [
     "holdfast.testing.faults.Fault",
 ]
 MOVED = {
+    "holdfast.database.plan_copy": "holdfast.admin.plan_copy",
     "holdfast.engine.versions.VersionLog": "holdfast.engine.versions.log.VersionLog",
+    "holdfast.inspection.open_root": "holdfast.reading.open_root",
+    "holdfast.inspection.verify": "holdfast.reading.verify",
+    "holdfast.stores.StateStores": "holdfast.registry.StateStores",
 }
 
 

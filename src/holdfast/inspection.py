@@ -1,0 +1,28 @@
+"""The place of `holdfast.reading` before it had this name."""
+
+from holdfast.deprecation import moved
+
+__getattr__ = moved(__name__, {
+    "open_root": "holdfast.reading",
+    "open_roots": "holdfast.reading",
+    "read_state": "holdfast.reading",
+    "choose_store": "holdfast.reading",
+    "verify": "holdfast.reading",
+    "parse_where": "holdfast.reading",
+    "LiveState": "holdfast.reading",
+    "Root": "holdfast.reading",
+    "InspectedStore": "holdfast.reading",
+    "Progress": "holdfast.reading",
+    "RootInfo": "holdfast.reading",
+    "VersionInfo": "holdfast.reading",
+    "StoreInfo": "holdfast.reading",
+    "PartitionInfo": "holdfast.reading",
+    "HistoryLine": "holdfast.reading",
+    "PartitionChain": "holdfast.reading",
+    "SegmentFile": "holdfast.reading",
+    "KeyVersion": "holdfast.reading",
+    "Change": "holdfast.reading",
+    "Diff": "holdfast.reading",
+    "FileCheck": "holdfast.reading",
+    "Verification": "holdfast.reading",
+})  # fmt: skip

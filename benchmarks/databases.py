@@ -28,7 +28,7 @@ from harness import Report, timed
 from holdfast.types import parse_schema
 from holdfast.views import View, ViewSchema, ViewSpec, open_view
 from holdfast.views.dynamodb.types import attribute
-from holdfast.views.view import Standing
+from holdfast.views.view import ViewProgress
 from servers import Cassandra, DynamoDb
 
 KEY, VALUE = "user string", "total long, mean double"
@@ -104,7 +104,7 @@ def view_writer(view: View, keys: int) -> Batch:
     def write(version: int) -> None:
         nonlocal standing
         view.apply(version, rows_of(keys, version), None, has_encoded=False)
-        standing = view.note(standing, Standing(version))
+        standing = view.note(standing, ViewProgress(version))
 
     return write
 

@@ -286,7 +286,9 @@ def write_all(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN / f"format-{manifest.FORMAT}"
+    target = (
+        Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN / f"format-{manifest.MANIFEST_FORMAT}"
+    )
     write_all(target)
     files = [path for path in target.rglob("*") if path.is_file()]
     print(f"{len(files)} files, {sum(path.stat().st_size for path in files):,} bytes in {target}")

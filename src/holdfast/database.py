@@ -1,16 +1,16 @@
 """The place of `holdfast.standalone` and `holdfast.admin` before they were rooms."""
 
-from holdfast.deprecation import moved
+from holdfast.deprecation import moved_names
 
-__getattr__ = moved(__name__, {
+__getattr__ = moved_names(__name__, {
     "Database": "holdfast.standalone",
     "VersionInfo": "holdfast.standalone",
     "PartitionedReader": "holdfast.standalone",
     "PartitionedStore": "holdfast.standalone",
     "open_database": "holdfast.standalone",
     "open_on": "holdfast.standalone",
-    "Copied": "holdfast.admin",
-    "Copying": "holdfast.admin",
+    "Copied": "holdfast.admin:CopyResult",
+    "Copying": "holdfast.admin:CopyJob",
     "CopyPlan": "holdfast.admin",
     "plan_copy": "holdfast.admin",
 })  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def moved(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+def moved_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """A `__getattr__` for `module` that finds each of `names` where it is now.
 
     `names` maps a name to the dotted path of its present module, or to `module:name` where the

@@ -1,8 +1,8 @@
 """The place of `holdfast.reading` before it had this name."""
 
-from holdfast.deprecation import moved
+from holdfast.deprecation import moved_names
 
-__getattr__ = moved(__name__, {
+__getattr__ = moved_names(__name__, {
     "open_root": "holdfast.reading",
     "open_roots": "holdfast.reading",
     "read_state": "holdfast.reading",
@@ -14,7 +14,7 @@ __getattr__ = moved(__name__, {
     "InspectedStore": "holdfast.reading",
     "Progress": "holdfast.reading",
     "RootInfo": "holdfast.reading",
-    "VersionInfo": "holdfast.reading",
+    "VersionInfo": "holdfast.reading:VersionDetails",
     "StoreInfo": "holdfast.reading",
     "PartitionInfo": "holdfast.reading",
     "HistoryLine": "holdfast.reading",

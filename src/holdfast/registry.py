@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.conf import StateStoreConf
 from holdfast.coordinator import Coordinator, LocalCoordinator
-from holdfast.engine.periodic import Periodic
+from holdfast.engine.periodic import PeriodicJob
 from holdfast.errors import InvalidArgument
 from holdfast.ids import StateStoreProviderId
 from holdfast.store import ReadStateStore, StateStore, StateStoreProvider
@@ -30,7 +30,7 @@ class StateStores:
         self._coordinator: Coordinator = coordinator or LocalCoordinator()
         self._executor_id = executor_id
         self._loaded: dict[StateStoreProviderId, StateStoreProvider] = {}
-        self._maintenance: Periodic | None = None
+        self._maintenance: PeriodicJob | None = None
         self._lock = threading.RLock()
 
     def get(
@@ -166,7 +166,7 @@ class StateStores:
 
     def _start_maintenance_if_needed(self, conf: StateStoreConf) -> None:
         if self._maintenance is None:
-            self._maintenance = Periodic(
+            self._maintenance = PeriodicJob(
                 "holdfast-maintenance", conf.maintenance_interval_ms, self.do_maintenance
             )
 

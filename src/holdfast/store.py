@@ -19,10 +19,8 @@ import pyarrow as pa
 from holdfast.conf import StateStoreConf
 from holdfast.errors import InvalidArgument
 from holdfast.ids import StateStoreId
+from holdfast.types import Row as Row
 from holdfast.types import RowCodec, Schema, as_table, columns_of, parse_schema
-
-Row = tuple[Any, ...]
-"""A row as the store gives it back: a tuple in the order of the schema."""
 
 RowLike = Any
 """A row as the store takes it: a tuple, a dict by column name, or a named row."""

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
-    from pyspark_holdfast.views import View
+    from pyspark_holdfast.views import ReadKind
 
 
 class DefaultSource(DataSource):
@@ -23,13 +23,13 @@ class DefaultSource(DataSource):
         return "holdfast"
 
     def schema(self) -> StructType:
-        return self._view().schema()
+        return self._kind().schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return self._view().reader(schema)
+        return self._kind().reader(schema)
 
-    def _view(self) -> View:
-        from pyspark_holdfast.options import Options
-        from pyspark_holdfast.views import view_of
+    def _kind(self) -> ReadKind:
+        from pyspark_holdfast.options import ReadOptions
+        from pyspark_holdfast.views import kind_of
 
-        return view_of(Options.of(self.options))
+        return kind_of(ReadOptions.of(self.options))

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.reading import Root, open_root
 from holdfast.types import parse_schema
-from pyspark_holdfast.options import Options
+from pyspark_holdfast.options import ReadOptions
 
 _COLUMNS = {
     "stores": "operatorId int not null, operatorName string, stateStoreName string not null, "
@@ -32,7 +32,7 @@ def listing_schema(kind: str) -> StructType:
 class ListingReader(DataSourceReader):
     """Reads manifests only. One input partition: the lines are few."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:

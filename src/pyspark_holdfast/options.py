@@ -20,7 +20,7 @@ _METADATA = {"true": "stores", "stores": "stores", "versions": "versions", "fals
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReadOptions:
     """What a read was asked for. `version` is a number or tag as text, None for the newest."""
 
     path: str
@@ -37,7 +37,7 @@ class Options:
     """How a root on S3 or in a database is reached; it may hold credentials."""
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Options:
+    def of(cls, given: Mapping[str, str]) -> ReadOptions:
         """The options of `spark.read`. Names are compared without case; others are refused."""
         known = {name.lower() for name in (*_NAMES, *_STORAGE_NAMES)}
         found = {name.lower(): text.strip() for name, text in given.items()}

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from holdfast.errors import VersionNotFound
 from holdfast.reading import InspectedStore, Root, choose_store, open_root
 from holdfast.store import Row
-from pyspark_holdfast.options import Options
+from pyspark_holdfast.options import ReadOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -46,7 +46,7 @@ class StatePartition(InputPartition):
 class StateReader(DataSourceReader):
     """Every key with its value at one version, fixed when the query is planned."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._filters: KeyFilters | None = None

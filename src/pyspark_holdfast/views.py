@@ -18,21 +18,21 @@ from holdfast.errors import InvalidArgument
 from holdfast.reading import InspectedStore, Root, choose_store, open_root
 from holdfast.types import Schema
 from pyspark_holdfast.listing import ListingReader, listing_schema
-from pyspark_holdfast.options import Options
+from pyspark_holdfast.options import ReadOptions
 from pyspark_holdfast.reading import ChangeReader, FilteredStateReader, StateReader
 
 
-def view_of(options: Options) -> View:
+def kind_of(options: ReadOptions) -> ReadKind:
     """The view the options ask for."""
     if options.metadata is not None:
         return _Listing(options)
     return _Changes(options) if options.feed else _State(options)
 
 
-class View(ABC):
+class ReadKind(ABC):
     """One of the things a read can show."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self.options = options
 
     @abstractmethod
@@ -52,7 +52,7 @@ class View(ABC):
             )
 
 
-class _Listing(View):
+class _Listing(ReadKind):
     def schema(self) -> StructType:
         open_root(self.options.path, options=self.options.storage)
         return listing_schema(str(self.options.metadata))
@@ -62,7 +62,7 @@ class _Listing(View):
         return ListingReader(self.options)
 
 
-class _State(View):
+class _State(ReadKind):
     """Key and value as structs, and the partition they are in."""
 
     @cached_property

@@ -126,7 +126,7 @@ def test_the_maker_of_a_small_delta_does_not_fetch_it_out_of_its_pack(
 ) -> None:
     cache = CachedStorage(remote, str(tmp_path), LIMIT)
     store_id = StateStoreId("memory://kept", 0, 0)
-    provider = HDFSBackedStateStoreProvider(in_query=True, storage=cache)
+    provider = HDFSBackedStateStoreProvider(prepares_only=True, storage=cache)
     provider.init(store_id, parse_schema("k long"), parse_schema("v long"))
     store = provider.get_store(0)
     store.put_many(pa.table({"k": range(1000), "v": range(1000)}))
@@ -145,7 +145,7 @@ def test_the_maker_of_a_small_delta_does_not_fetch_it_out_of_its_pack(
     committer.commit(first, None, [prepared], "f" * 32)
     packs = [call for call in remote.calls if call.operation == "read" and "packs" in call.path]
     assert packs == []
-    again = HDFSBackedStateStoreProvider(in_query=True, storage=cache)
+    again = HDFSBackedStateStoreProvider(prepares_only=True, storage=cache)
     again.init(store_id, parse_schema("k long"), parse_schema("v long"))
     assert again.get_read_store(1).get((77,)) == (77,)
     packs = [call for call in remote.calls if call.operation == "read" and "packs" in call.path]

@@ -13,7 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from holdfast.backends import dynamodb
-from holdfast.backends.chunked import Rows
+from holdfast.backends.chunked import RootRows
 from holdfast.backends.dynamodb import DynamoDbStorage
 from holdfast.conf import StateStoreConf
 
@@ -40,7 +40,7 @@ class Client:
         self._put(number)
 
 
-def rows_of(monkeypatch: pytest.MonkeyPatch, client: Client, limit_ms: int = 10_000) -> Rows:
+def rows_of(monkeypatch: pytest.MonkeyPatch, client: Client, limit_ms: int = 10_000) -> RootRows:
     process = dynamodb._Process(client, ThreadPoolExecutor(8))
     monkeypatch.setattr(dynamodb, "_process_of", lambda *_: process)
     conf = StateStoreConf(retry_timeout_ms=limit_ms)

@@ -19,8 +19,8 @@ from cassandra.protocol import ConfigurationException, OverloadedErrorMessage, S
 
 from holdfast.clients import cassandra as cassandra_client
 from holdfast.clients.cassandra import (
-    Client,
-    Options,
+    CassandraClient,
+    CassandraOptions,
     _hosts,
     client_of,
     close_idle,
@@ -77,7 +77,7 @@ def test_hosts_that_cannot_be_reached_by_one_port_are_refused(netloc: str) -> No
     ],
 )
 def test_the_consistency_is_the_one_asked_for(word: str, level: int, serial: int) -> None:
-    profile = profile_of(Options.of({"consistency": word}))
+    profile = profile_of(CassandraOptions.of({"consistency": word}))
     assert profile.consistency_level == level
     assert profile.serial_consistency_level == serial
 
@@ -90,12 +90,12 @@ class User:
 
 
 @pytest.fixture
-def open_sessions(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
+def open_sessions(monkeypatch: pytest.MonkeyPatch) -> list[CassandraClient]:
     """The sessions that are open; none of them is connected to anything."""
-    found: list[Client] = []
+    found: list[CassandraClient] = []
 
-    def connected(*_: object) -> Client:
-        client = Client(SimpleNamespace(cluster=SimpleNamespace()))
+    def connected(*_: object) -> CassandraClient:
+        client = CassandraClient(SimpleNamespace(cluster=SimpleNamespace()))
         client.session.cluster.shutdown = lambda: found.remove(client)
         found.append(client)
         return client
@@ -107,12 +107,12 @@ def open_sessions(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
 
 
 def test_a_session_is_shared_and_closed_when_its_last_user_is_gone(
-    open_sessions: list[Client],
+    open_sessions: list[CassandraClient],
 ) -> None:
     users, elsewhere = [User(), User()], User()
-    client = client_of("a", Options(), users[0])
-    assert client_of("a", Options(), users[1]) is client
-    other = client_of("a", Options(consistency="quorum"), elsewhere)
+    client = client_of("a", CassandraOptions(), users[0])
+    assert client_of("a", CassandraOptions(), users[1]) is client
+    other = client_of("a", CassandraOptions(consistency="quorum"), elsewhere)
     while users:
         close_idle()
         close_idle()
@@ -121,37 +121,39 @@ def test_a_session_is_shared_and_closed_when_its_last_user_is_gone(
     close_idle()
     close_idle()
     assert open_sessions == [other]
-    assert client_of("a", Options(), elsewhere) is not client
+    assert client_of("a", CassandraOptions(), elsewhere) is not client
 
 
-def test_users_that_follow_each_other_share_a_session(open_sessions: list[Client]) -> None:
+def test_users_that_follow_each_other_share_a_session(open_sessions: list[CassandraClient]) -> None:
     clients = []
     for _ in range(3):
-        clients.append(client_of("a", Options(), User()))
+        clients.append(client_of("a", CassandraOptions(), User()))
         close_idle()
     assert open_sessions == clients[:1]
     assert clients == clients[:1] * 3
 
 
 def test_idle_sessions_are_closed_in_time(
-    open_sessions: list[Client], monkeypatch: pytest.MonkeyPatch
+    open_sessions: list[CassandraClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cassandra_client, "_IDLE_S", 0.01)
     for _ in range(2):  # the thread that closes them ends, and another comes
-        client_of("a", Options(), User())
+        client_of("a", CassandraOptions(), User())
         deadline = time.monotonic() + 20
         while open_sessions or cassandra_client._closer is not None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
 
-def test_a_fork_leaves_the_sessions_of_its_parent_alone(open_sessions: list[Client]) -> None:
-    client_of("a", Options(), User())
+def test_a_fork_leaves_the_sessions_of_its_parent_alone(
+    open_sessions: list[CassandraClient],
+) -> None:
+    client_of("a", CassandraOptions(), User())
     if (child := os.fork()) == 0:
         close_idle()
         close_idle()
         left = len(open_sessions)
         user = User()
-        own = client_of("a", Options(), user)
+        own = client_of("a", CassandraOptions(), user)
         os._exit(0 if left == 1 and open_sessions[1:] == [own] else 1)
     assert os.waitpid(child, 0)[1] == 0

@@ -18,9 +18,9 @@ from botocore.exceptions import (
 from holdfast.clients import dynamodb as dynamodb_client
 from holdfast.clients.dynamodb import (
     IN_FLIGHT,
-    Client,
+    DynamoDbAddress,
+    DynamoDbClient,
     DynamoDbOptions,
-    Place,
     passes,
 )
 from holdfast.errors import InvalidArgument, Unavailable
@@ -40,8 +40,10 @@ def failure(code: str, status: int = 400, *reasons: str) -> ClientError:
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client(LOCATION, Place.of(LOCATION), DynamoDbOptions(), limit_ms=10_000)
+def client() -> DynamoDbClient:
+    return DynamoDbClient(
+        LOCATION, DynamoDbAddress.of(LOCATION), DynamoDbOptions(), limit_ms=10_000
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def client() -> Client:
     ids=str,
 )
 def test_whoever_may_not_ask_is_told_what_to_set_and_not_to_try_again(
-    client: Client, error: Exception
+    client: DynamoDbClient, error: Exception
 ) -> None:
     calls = 0
 
@@ -70,7 +72,9 @@ def test_whoever_may_not_ask_is_told_what_to_set_and_not_to_try_again(
     assert calls == 1
 
 
-def test_requests_in_flight_are_bounded_and_throttled_ones_are_sent_again(client: Client) -> None:
+def test_requests_in_flight_are_bounded_and_throttled_ones_are_sent_again(
+    client: DynamoDbClient,
+) -> None:
     lock = threading.Lock()
     running, most = 0, 0
     sent: Counter[int] = Counter()
@@ -93,7 +97,7 @@ def test_requests_in_flight_are_bounded_and_throttled_ones_are_sent_again(client
     assert sum(sent.values()) == 4 * IN_FLIGHT + 2 * len(range(0, 4 * IN_FLIGHT, 50))
 
 
-def test_after_the_first_failure_no_more_are_sent(client: Client) -> None:
+def test_after_the_first_failure_no_more_are_sent(client: DynamoDbClient) -> None:
     sent: list[int] = []
     ended = 0
 
@@ -112,7 +116,7 @@ def test_after_the_first_failure_no_more_are_sent(client: Client) -> None:
 
 
 def test_an_outage_is_waited_out_once_for_all_requests() -> None:
-    hasty = Client(LOCATION, Place.of(LOCATION), DynamoDbOptions(), limit_ms=300)
+    hasty = DynamoDbClient(LOCATION, DynamoDbAddress.of(LOCATION), DynamoDbOptions(), limit_ms=300)
 
     def refused() -> None:
         raise EndpointConnectionError(endpoint_url="x", error=ConnectionRefusedError())
@@ -124,7 +128,7 @@ def test_an_outage_is_waited_out_once_for_all_requests() -> None:
 
 
 def test_requests_that_go_through_slowly_are_no_outage() -> None:
-    hasty = Client(LOCATION, Place.of(LOCATION), DynamoDbOptions(), limit_ms=600)
+    hasty = DynamoDbClient(LOCATION, DynamoDbAddress.of(LOCATION), DynamoDbOptions(), limit_ms=600)
     began, lock, sent = time.monotonic(), threading.Lock(), 0
 
     def throttled() -> None:
@@ -140,7 +144,7 @@ def test_requests_that_go_through_slowly_are_no_outage() -> None:
 
 
 def test_threads_that_ask_at_once_share_one_client(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: DynamoDbClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[object] = []
 
@@ -159,7 +163,7 @@ def test_threads_that_ask_at_once_share_one_client(
 
 
 def test_what_has_no_answer_for_long_is_unavailable() -> None:
-    hasty = Client(LOCATION, Place.of(LOCATION), DynamoDbOptions(), limit_ms=50)
+    hasty = DynamoDbClient(LOCATION, DynamoDbAddress.of(LOCATION), DynamoDbOptions(), limit_ms=50)
     with pytest.raises(Unavailable, match="Nothing is lost"):
         hasty.call("write", lambda: (_ for _ in ()).throw(failure("ThrottlingException")))
 

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from holdfast.clients import retrying
-from holdfast.clients.retrying import Retrying, retried
+from holdfast.clients.retrying import Retrier, retried
 
 
 class Clock:
@@ -79,7 +79,7 @@ def test_what_does_not_pass_and_what_has_no_time_is_raised_at_once(
 
 
 def test_calls_that_belong_together_wait_out_an_outage_once(clock: Clock) -> None:
-    together = Retrying(is_timeout, 10_000)
+    together = Retrier(is_timeout, 10_000)
     for number in range(5):
         calls: list[float] = []
         with pytest.raises(TimeoutError):
@@ -89,7 +89,7 @@ def test_calls_that_belong_together_wait_out_an_outage_once(clock: Clock) -> Non
 
 
 def test_the_limit_counts_anew_once_a_call_has_succeeded(clock: Clock) -> None:
-    together = Retrying(is_timeout, 10_000)
+    together = Retrier(is_timeout, 10_000)
     for _ in range(5):
         calls: list[float] = []
         assert together.call(failing(clock, 3, 0.0, calls)) == "given"
@@ -112,14 +112,14 @@ def test_after_a_failure_no_more_calls_are_made_and_none_is_on_its_way(clock: Cl
     with ThreadPoolExecutor(1) as pool:
         calls = [partial(call, number) for number in range(100)]
         with pytest.raises(ZeroDivisionError):
-            Retrying(is_timeout, 10_000).call_all(pool, calls)
+            Retrier(is_timeout, 10_000).call_all(pool, calls)
         assert len(begun) < 100
         assert set(begun) - set(ended) == {3}
-        assert Retrying(is_timeout, 10_000).call_all(pool, calls[:3]) == [0, 1, 2]
+        assert Retrier(is_timeout, 10_000).call_all(pool, calls[:3]) == [0, 1, 2]
 
 
 def test_calls_of_many_threads_are_all_made(clock: Clock) -> None:
-    together = Retrying(is_timeout, 10_000)
+    together = Retrier(is_timeout, 10_000)
     with ThreadPoolExecutor(8) as pool:
         found = pool.map(lambda n: together.call(failing(clock, n % 2, 0.0, [])), range(100))
         assert list(found) == ["given"] * 100

@@ -13,7 +13,7 @@ from holdfast.engine.files.manifest import (
     fingerprint,
 )
 from holdfast.engine.files.segment import SegmentInfo, Zone
-from holdfast.engine.versions.commit import Prepared, Swap
+from holdfast.engine.versions.commit import PreparedPartition, Swap
 from holdfast.types import parse_schema
 
 KEY, VALUE = parse_schema("k int"), parse_schema("v int")
@@ -71,7 +71,7 @@ def manifest(
     )
 
 
-def prepared(partition: int, base_version: int, **changes: Any) -> Prepared:
+def prepared(partition: int, base_version: int, **changes: Any) -> PreparedPartition:
     facts: dict[str, Any] = {
         "operator": OPERATOR,
         "store": STORE,
@@ -81,4 +81,4 @@ def prepared(partition: int, base_version: int, **changes: Any) -> Prepared:
         "delta": ref(base_version + 1),
         "num_keys": 1,
     }
-    return Prepared(**{**facts, **changes})
+    return PreparedPartition(**{**facts, **changes})

@@ -26,7 +26,7 @@ from holdfast.engine.files.manifest import (
 )
 from holdfast.engine.files.segment import SegmentInfo, Zone
 from holdfast.engine.versions import commit, retention
-from holdfast.engine.versions.commit import Prepared, Swap, Verdict
+from holdfast.engine.versions.commit import PreparedPartition, Swap, Verdict
 from holdfast.types import parse_schema
 
 GRACE_MS = 10
@@ -611,7 +611,7 @@ class Protocol:
         key = ("dead", cleaner.listed, manifests, cleaner.spared, cleaner.now)
         if key not in self._decided:
             kept = {
-                v: retention.Kept(self._manifests[m].committed_at_ms, self._needs[m])
+                v: retention.KeptVersion(self._manifests[m].committed_at_ms, self._needs[m])
                 for v, m in manifests
             }
             self._decided[key] = self.rules.dead_files(
@@ -735,7 +735,7 @@ class Protocol:
             self._data[delta.name] = (delta.name,)
             deltas.append(replace(delta, pack=pack) if packed else delta)
         prepared = [
-            Prepared(
+            PreparedPartition(
                 0, _STORE, partition, base.version, _SCHEMAS, delta, 1,
                 swaps=tuple(self._swaps[s] for s in writer.swaps) if partition == 0 else (),
             )

@@ -16,7 +16,7 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.files.manifest import Manifest, PartitionEntry
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.commit import (
-    Prepared,
+    PreparedPartition,
     Swap,
     Verdict,
     check_prepared,
@@ -122,13 +122,15 @@ WHERE = "operator 0, store 'default', partition"
         ([], f"2 partitions gave no result, the first is {WHERE} 0: nothing was committed."),
     ],
 )
-def test_a_result_that_does_not_fit_is_refused_by_name(rows: list[Prepared], message: str) -> None:
+def test_a_result_that_does_not_fit_is_refused_by_name(
+    rows: list[PreparedPartition], message: str
+) -> None:
     with pytest.raises(IllegalState) as refused:
         check_prepared(BASE, rows, EXPECTED)
     assert message in str(refused.value)
 
 
-def next_entry(base: Manifest, row: Prepared, present: Any = None) -> PartitionEntry:
+def next_entry(base: Manifest, row: PreparedPartition, present: Any = None) -> PartitionEntry:
     (entry,) = next_operators(base, [row], present)[OPERATOR][STORE].partitions
     return entry
 

@@ -20,7 +20,7 @@ from holdfast.engine.partition.chain import Chain, SegmentCache, StoreShape
 from holdfast.engine.partition.rows import NEVER
 from holdfast.engine.partition.writer import PartitionReader, PartitionWriter
 from holdfast.engine.versions.commit import Swap, swap_in
-from holdfast.engine.versions.compaction import Plan, merge, output_path, plan
+from holdfast.engine.versions.compaction import MergePlan, merge, output_path, plan
 from holdfast.types import parse_schema
 
 CONF = StateStoreConf()
@@ -45,18 +45,18 @@ def test_fewer_neighbours_of_one_size_than_the_fanout_are_left() -> None:
 
 def test_neighbours_of_one_size_are_merged_once_there_are_enough() -> None:
     chain = (*deltas(4, 10 * KB), ref(50, 1, "snapshot", size=100 * MB))
-    assert plan(chain, CONF) == Plan(0, 4, "merge")
+    assert plan(chain, CONF) == MergePlan(0, 4, "merge")
 
 
 def test_the_fanout_is_a_setting() -> None:
     chain = (*deltas(2, 10 * KB), ref(50, 1, "snapshot", size=100 * MB))
-    assert plan(chain, replace(CONF, merge_fanout=2)) == Plan(0, 2, "merge")
+    assert plan(chain, replace(CONF, merge_fanout=2)) == MergePlan(0, 2, "merge")
 
 
 def test_larger_neighbours_wait_for_their_like() -> None:
     large = [ref(90 - i, 80 - i, "merge", size=MB) for i in range(4)]
     snapshot = ref(50, 1, "snapshot", size=1_000 * MB)
-    assert plan((ref(100, size=KB), *large, snapshot), CONF) == Plan(1, 5, "merge")
+    assert plan((ref(100, size=KB), *large, snapshot), CONF) == MergePlan(1, 5, "merge")
     assert plan((ref(100, size=KB), *large[:3], snapshot), CONF) is None
 
 
@@ -67,7 +67,7 @@ def test_segments_of_other_sizes_between_them_keep_neighbours_apart() -> None:
 
 
 def test_a_merge_of_the_whole_chain_is_a_snapshot() -> None:
-    assert plan(deltas(4, 10 * KB), CONF) == Plan(0, 4, "snapshot")
+    assert plan(deltas(4, 10 * KB), CONF) == MergePlan(0, 4, "snapshot")
 
 
 def test_a_snapshot_waits_until_the_deltas_weigh_a_third_of_it() -> None:
@@ -75,26 +75,26 @@ def test_a_snapshot_waits_until_the_deltas_weigh_a_third_of_it() -> None:
     chain = deltas(12, MB)
     heavy, light = (ref(50, 1, "snapshot", size=size) for size in (37 * MB, 36 * MB))
     assert plan((*chain, heavy), conf) is None
-    assert plan((*chain, light), conf) == Plan(0, 13, "snapshot")
+    assert plan((*chain, light), conf) == MergePlan(0, 13, "snapshot")
 
 
 def test_a_snapshot_waits_until_enough_deltas_have_come() -> None:
     conf = replace(CONF, merge_fanout=100)
     snapshot = ref(50, 1, "snapshot", size=KB)
     assert plan((*deltas(9, MB), snapshot), conf) is None
-    assert plan((*deltas(10, MB), snapshot), conf) == Plan(0, 11, "snapshot")
+    assert plan((*deltas(10, MB), snapshot), conf) == MergePlan(0, 11, "snapshot")
 
 
 def test_a_merge_counts_for_all_the_deltas_it_holds() -> None:
     merged = ref(100, 91, "merge", size=MB)
-    assert plan((merged, ref(90, 1, "snapshot", size=MB)), CONF) == Plan(0, 2, "snapshot")
+    assert plan((merged, ref(90, 1, "snapshot", size=MB)), CONF) == MergePlan(0, 2, "snapshot")
 
 
 def test_a_snapshot_that_lags_is_renewed_however_light_the_deltas_are() -> None:
     heavy = ref(50, 1, "snapshot", size=100 * MB)
     many = (ref(1049, 51, "merge", size=10 * KB), heavy)
     assert plan(many, CONF) is None
-    assert plan((ref(1050), *many), CONF) == Plan(0, 3, "snapshot")
+    assert plan((ref(1050), *many), CONF) == MergePlan(0, 3, "snapshot")
     assert plan((ref(1050), *many), replace(CONF, snapshot_lag=0)) is None
 
 
@@ -103,7 +103,7 @@ def test_a_chain_at_its_limit_becomes_one_snapshot() -> None:
     chain = tuple(ref(100 - i, size=size) for i, size in enumerate(sizes))
     snapshot = ref(50, 1, "snapshot", size=10_000 * MB)
     conf = replace(CONF, max_segments=25)
-    assert plan((*chain, snapshot), conf) == Plan(0, 25, "snapshot")
+    assert plan((*chain, snapshot), conf) == MergePlan(0, 25, "snapshot")
     assert plan((*chain, snapshot), replace(conf, max_segments=26)) is None
 
 
@@ -243,7 +243,7 @@ class Partition:
         )
 
     def merge(self, start: int, stop: int) -> Swap:
-        todo = Plan(start, stop, "snapshot")
+        todo = MergePlan(start, stop, "snapshot")
         done = merge(self.chain, todo, SHAPE, self.storage, "", self._next_attempt(), "none")
         self.entry = replace(self.entry, segments=swap_in(self.entry.segments, done))
         return done
@@ -352,7 +352,7 @@ def test_a_merge_says_what_it_replaces_and_where_it_lies() -> None:
     done = partition.merge(1, 3)
     assert done.inputs == tuple(part.name for part in before.segments[1:])
     assert (done.output.low, done.output.high) == (1, 2)
-    where = output_path(before, Plan(1, 3, "snapshot"), "", done.output.attempt)
+    where = output_path(before, MergePlan(1, 3, "snapshot"), "", done.output.attempt)
     assert where == done.output.path("")
     assert partition.storage.size(where) == done.output.info.size
 

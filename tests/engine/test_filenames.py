@@ -10,7 +10,7 @@ from made_up_manifests import attempt, manifest
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.engine.files.filenames import (
-    KINDS,
+    SEGMENT_KINDS,
     DataFile,
     data_file,
     manifest_path,
@@ -51,7 +51,7 @@ def test_a_number_elsewhere_is_no_version(path: str) -> None:
     assert manifest_version(path) is None
 
 
-@given(VERSIONS, st.sampled_from(KINDS), st.sampled_from(["", "0/1", "0/1/joined-rows"]))
+@given(VERSIONS, st.sampled_from(SEGMENT_KINDS), st.sampled_from(["", "0/1", "0/1/joined-rows"]))
 def test_a_segment_is_found_under_the_name_it_was_given(
     version: int, kind: str, directory: str
 ) -> None:

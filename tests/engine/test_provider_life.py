@@ -312,7 +312,7 @@ def test_metrics_of_a_committed_store_are_those_of_the_version_it_made(root: Pat
 
 
 def test_metrics_of_a_prepared_store_count_its_delta(root: Path) -> None:
-    store = make(root, FILES, in_query=True).get_store(0)
+    store = make(root, FILES, prepares_only=True).get_store(0)
     store.put(("a",), (1,))
     store.commit()
     delta = store.prepared.delta
@@ -421,7 +421,7 @@ def test_deltas_above_the_threshold_are_files_and_others_share_packs(root: Path)
 
 
 def test_in_a_query_a_commit_only_prepares(root: Path) -> None:
-    provider = make(root, FILES, in_query=True)
+    provider = make(root, FILES, prepares_only=True)
     store = provider.get_store(0)
     store.put(("a",), (1,))
     assert store.commit() == 1
@@ -441,7 +441,7 @@ def test_in_a_query_a_chain_at_its_limit_is_merged_every_time(root: Path) -> Non
     conf = StateStoreConf(max_segments=6)
     storage, runtime = LocalStorage(root), Runtime.system()
     versions = VersionLog(storage, runtime)
-    provider = make(root, conf, in_query=True, versions=RecentVersions(storage, runtime))
+    provider = make(root, conf, prepares_only=True, versions=RecentVersions(storage, runtime))
     newest = versions.publish(provider._empty_manifest(), 1, None)
     committer = Committer(versions, runtime, conf)
     lengths, merges = [], 0

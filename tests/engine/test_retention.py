@@ -22,7 +22,7 @@ from holdfast.engine.files.filenames import manifest_path, pack_path, retiring_p
 from holdfast.engine.files.manifest import SegmentRef, encode
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.log import VersionLog
-from holdfast.engine.versions.retention import Cleaner, Kept, dead_files, retired_versions
+from holdfast.engine.versions.retention import Cleaner, KeptVersion, dead_files, retired_versions
 from holdfast.errors import Corruption, VersionNotFound
 
 GRACE = 100
@@ -96,15 +96,19 @@ def path(version: int, number: int = 0, kind: str = "delta") -> str:
     return f"0/0/{version}-{attempt(number)}.{kind}"
 
 
-def kept(**versions: tuple[int, list[str]]) -> dict[int, Kept]:
+def kept(**versions: tuple[int, list[str]]) -> dict[int, KeptVersion]:
     return {
-        int(name[1:]): Kept(committed, frozenset(files))
+        int(name[1:]): KeptVersion(committed, frozenset(files))
         for name, (committed, files) in versions.items()
     }
 
 
 def dead(
-    listed: list[str], by: dict[int, Kept], *, spared: tuple[str, ...] = (), now: int = 10_000
+    listed: list[str],
+    by: dict[int, KeptVersion],
+    *,
+    spared: tuple[str, ...] = (),
+    now: int = 10_000,
 ) -> list[str]:
     return dead_files(listed, by, spared, now, GRACE)
 

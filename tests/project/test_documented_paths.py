@@ -22,6 +22,7 @@ MOVED = {
     "holdfast.engine.versions.VersionLog": "holdfast.engine.versions.log.VersionLog",
     "holdfast.inspection.open_root": "holdfast.reading.open_root",
     "holdfast.inspection.verify": "holdfast.reading.verify",
+    "holdfast.inspection.VersionInfo": "holdfast.reading.VersionDetails",
     "holdfast.stores.StateStores": "holdfast.registry.StateStores",
 }
 

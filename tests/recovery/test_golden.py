@@ -144,7 +144,7 @@ def test_golden_files_cover_every_kind_of_file_and_compression() -> None:
 
 def test_the_golden_script_writes_the_newest_format_again(tmp_path: Path) -> None:
     """The same contents always, and the same bytes with the pyarrow that wrote them."""
-    folder = PROJECT / f"tests/recovery/golden/format-{manifests.FORMAT}"
+    folder = PROJECT / f"tests/recovery/golden/format-{manifests.MANIFEST_FORMAT}"
     script = [sys.executable, str(PROJECT / "dev/make_golden.py"), str(tmp_path / "again")]
     subprocess.run(script, check=True, capture_output=True)
     again = json.loads((tmp_path / "again/expected.json").read_text("utf-8"))
@@ -205,7 +205,7 @@ def test_a_segment_of_an_unknown_format_is_refused_by_name(
 ) -> None:
     root = tmp_path / "root"
     with monkeypatch.context() as patch, holdfast.open(root, "k int", "v int", conf=QUIET) as db:
-        patch.setattr(segment_writer, "FORMAT", 7)
+        patch.setattr(segment_writer, "SEGMENT_FORMAT", 7)
         with db.update() as store:
             store.put((1,), (2,))
     with holdfast.open(root, conf=QUIET) as db:

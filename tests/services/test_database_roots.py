@@ -23,7 +23,7 @@ from test_state_machine import Life, live
 
 import holdfast
 from holdfast.backends import chunked
-from holdfast.backends.chunked import ChunkedStorage, Rows
+from holdfast.backends.chunked import ChunkedStorage, RootRows
 from holdfast.engine.storage import Storage
 from holdfast.errors import Conflict, HoldfastError, Unavailable
 from holdfast.testing import MakeProvider, ProviderConformance
@@ -99,7 +99,7 @@ class CrashingRows:
         "remove", "forget", "put_chunks", "delete_chunks",
     })  # fmt: skip
 
-    def __init__(self, inner: Rows, at: int | None = None, *, torn: bool = False) -> None:
+    def __init__(self, inner: RootRows, at: int | None = None, *, torn: bool = False) -> None:
         self.inner, self._at, self._torn = inner, at, torn
         self.changes: list[str] = []
         self.begun: set[str] = set()

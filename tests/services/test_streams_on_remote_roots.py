@@ -155,7 +155,7 @@ def _check_nowhere(
 ) -> None:
     """The secret is in no text form, log line or file."""
     loop = query._loop
-    shown = [repr(loop._stages), repr(loop._stages[0].handover), repr(loop.manifest), logged]
+    shown = [repr(loop._stages), repr(loop._stages[0].output_frames), repr(loop.manifest), logged]
     assert not [text for text in shown if secret in text]
     for path in folder.rglob("*"):
         assert not path.is_file() or secret.encode() not in path.read_bytes()

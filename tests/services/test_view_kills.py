@@ -25,8 +25,8 @@ from streams_with_views import Stream, processed
 from view_databases import InCassandra, InDynamoDb, ViewDatabase
 
 import holdfast
-from holdfast.spark.view import ShownStore, StreamView
-from holdfast.views import Applied
+from holdfast.spark.view import StreamView, ViewedStore
+from holdfast.views import ChangeCounts
 from servers import Cassandra, DynamoDb
 
 HERE = Path(__file__).parent
@@ -205,7 +205,7 @@ def test_a_database_that_goes_down_in_mid_stream_stops_it_and_the_next_start_goe
     stream.add(("a", 5))
     stream.add(("b", 5))
 
-    def killing(self: StreamView, shown: ShownStore) -> list[Applied]:
+    def killing(self: StreamView, shown: ViewedStore) -> list[ChangeCounts]:
         if shown.step.version == 2:
             server.kill()
             killed.append(shown.step.version)

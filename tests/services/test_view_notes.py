@@ -21,7 +21,7 @@ from view_databases import (
 import holdfast
 from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.views import ViewSchema, ViewSpec, open_view
-from holdfast.views.view import Begun, Standing
+from holdfast.views.view import BegunVersion, ViewProgress
 from servers import Cassandra, DynamoDb
 
 pytestmark = pytest.mark.services
@@ -30,33 +30,38 @@ pytestmark = pytest.mark.services
 def test_a_version_is_noted_in_the_place_of_the_one_before_alone(database: ViewDatabase) -> None:
     view, _ = _two_views(database, database.table("notes"))
     first = view.prepare("owner", "root")
-    assert first == view.standing() == Standing()
-    one = Standing(1, commit_id="one", filled=1)
+    assert first == view.standing() == ViewProgress()
+    one = ViewProgress(1, commit_id="one", filled=1)
     assert view.note(first, one) == view.standing() == one
-    for before in (first, Standing(1), Standing(1, commit_id="other"), Standing(0, False, "one")):
-        assert view.note(before, Standing(2, commit_id="two")) == one
-    two = Standing(2, commit_id="two", filled=1)
+    for before in (
+        first,
+        ViewProgress(1),
+        ViewProgress(1, commit_id="other"),
+        ViewProgress(0, False, "one"),
+    ):
+        assert view.note(before, ViewProgress(2, commit_id="two")) == one
+    two = ViewProgress(2, commit_id="two", filled=1)
     assert view.note(one, two) == view.standing() == two
-    assert view.note(two, Standing(filled=1)) == view.standing() == Standing(filled=1)
+    assert view.note(two, ViewProgress(filled=1)) == view.standing() == ViewProgress(filled=1)
     view.add_encoded()
-    assert view.standing() == Standing(None, True, None, 1)
+    assert view.standing() == ViewProgress(None, True, None, 1)
 
 
 def test_a_version_is_begun_in_the_place_of_what_was_begun_alone(database: ViewDatabase) -> None:
     table = database.table("begun")
     view, other = _two_views(database, table)
     first = view.prepare("owner", "root")
-    one = replace(first, begun=Begun(1, "one"))
+    one = replace(first, begun=BegunVersion(1, "one"))
     assert view.note(first, one) == view.standing() == other.prepare("owner", "root") == one
-    for before in (first, replace(first, begun=Begun(1, "other"))):
-        assert view.note(before, replace(first, begun=Begun(2, "two"))) == one
-    later = replace(one, begun=Begun(2, "two"))
+    for before in (first, replace(first, begun=BegunVersion(1, "other"))):
+        assert view.note(before, replace(first, begun=BegunVersion(2, "two"))) == one
+    later = replace(one, begun=BegunVersion(2, "two"))
     assert other.note(one, later) == later
-    shown = Standing(1, commit_id="one", filled=1, begun=Begun(1, "one"))
+    shown = ViewProgress(1, commit_id="one", filled=1, begun=BegunVersion(1, "one"))
     assert view.note(one, shown) == shown
-    assert view.standing() == replace(shown, begun=Begun(2, "two"))
+    assert view.standing() == replace(shown, begun=BegunVersion(2, "two"))
     database.drop(table)
-    assert view.prepare("owner", "root") == view.standing() == Standing()
+    assert view.prepare("owner", "root") == view.standing() == ViewProgress()
 
 
 def test_a_version_given_up_before_it_was_noted_is_refused_when_it_is_another(
@@ -68,7 +73,7 @@ def test_a_version_given_up_before_it_was_noted_is_refused_when_it_is_another(
         kind = type(_two_views(database, table)[0])
         note = kind.note
 
-        def crash(self: Any, before: Standing, after: Standing) -> Standing:
+        def crash(self: Any, before: ViewProgress, after: ViewProgress) -> ViewProgress:
             if after.through != before.through:
                 raise KeyboardInterrupt
             return note(self, before, after)
@@ -225,7 +230,7 @@ def test_a_view_that_another_state_claims_first_is_refused(
     with pytest.raises(InvalidArgument, match="Another query has just claimed") as refused:
         slower.prepare("slower", "here")
     assert refused.value.condition == "STATE_STORE_NOT_A_VIEW"
-    assert quicker.standing() == Standing()
+    assert quicker.standing() == ViewProgress()
 
 
 @pytest.mark.parametrize("is_dropped", [False, True])
@@ -234,11 +239,11 @@ def test_a_second_opener_leaves_the_note_of_a_view_at_work(
 ) -> None:
     table = database.table("twice")
     quicker, slower = _two_views(database, table)
-    five = Standing(5, commit_id="five", filled=1)
+    five = ViewProgress(5, commit_id="five", filled=1)
     if is_dropped:
         quicker.note(quicker.prepare("owner", "root"), five)
         database.drop(table)
-    claim, six = type(slower)._claim, Standing(6, commit_id="six", filled=6)
+    claim, six = type(slower)._claim, ViewProgress(6, commit_id="six", filled=6)
 
     def overtaken(self: Any, *given: Any) -> bool:
         monkeypatch.undo()
@@ -257,9 +262,9 @@ def test_a_view_that_became_another_states_is_left_alone(database: ViewDatabase)
     database.drop(table)
     other.prepare("other", "elsewhere")
     with pytest.raises(InvalidArgument, match="that of elsewhere") as refused:
-        view.note(standing, Standing(1, commit_id="one"))
+        view.note(standing, ViewProgress(1, commit_id="one"))
     assert refused.value.condition == "STATE_STORE_NOT_A_VIEW"
-    assert other.standing() == Standing()
+    assert other.standing() == ViewProgress()
 
 
 def _two_views(database: ViewDatabase, table: str) -> tuple[Any, Any]:

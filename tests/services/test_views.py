@@ -27,7 +27,7 @@ import holdfast
 from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.types import Field, RowCodec, Schema, StructType
 from holdfast.views import ViewSchema, ViewSpec, open_view
-from holdfast.views.cassandra.statements import IN_FLIGHT
+from holdfast.views.cassandra.statements import STATEMENTS_IN_FLIGHT
 from holdfast.views.cells import plain_cells
 from holdfast.views.keys import key_texts
 from servers import Cassandra, DynamoDb
@@ -101,7 +101,7 @@ def test_rows_go_to_cassandra_in_few_messages_of_which_few_are_on_their_way(
         monkeypatch.undo()
     assert len(database.rows(table)) == 3000
     database.close()
-    assert 1 < most <= IN_FLIGHT
+    assert 1 < most <= STATEMENTS_IN_FLIGHT
     assert 3000 / 10 <= sent < 3000 / 5
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import holdfast
 from holdfast.types import DataType, Schema, parse_schema
-from holdfast.views.cassandra.types import cql, quoted
+from holdfast.views.cassandra.types import cql, quote_cql
 from holdfast.views.dynamodb.types import attribute
 from servers import Cassandra, DynamoDb
 
@@ -103,7 +103,7 @@ class InCassandra(ViewDatabase):
             self.session.cluster.shutdown()
 
     def get(self, table: str, **key: Any) -> Row | None:
-        where = " AND ".join(f"{quoted(name)} = %s" for name in key)
+        where = " AND ".join(f"{quote_cql(name)} = %s" for name in key)
         rows = self.session.execute(f"SELECT * FROM {table} WHERE {where}", tuple(key.values()))
         return rows.one()  # type: ignore[no-any-return]
 

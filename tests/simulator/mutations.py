@@ -15,7 +15,7 @@ from holdfast.spark.running.delivery import Delivery
 from holdfast.spark.running.loop import VersionLoop
 from holdfast.spark.running.query import StatefulQuery
 from holdfast.spark.sinks import plans
-from holdfast.spark.sinks.plans import Plan, Plans
+from holdfast.spark.sinks.plans import FilePlan, Plans
 from holdfast.spark.sinks.sink import OutputBatch
 
 Patch = tuple[object, str, Any]
@@ -26,7 +26,7 @@ def _is_idle_by_flags(status: Mapping[str, Any]) -> bool:
     return not (status["isDataAvailable"] or status["isTriggerActive"])
 
 
-def _plan_of_number(self: Plans, batch: OutputBatch) -> Plan | None:
+def _plan_of_number(self: Plans, batch: OutputBatch) -> FilePlan | None:
     return self._read(f"{batch.version}.plan")
 
 

@@ -20,7 +20,7 @@ from native import write_batch
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from holdfast.spark.operators.operator import quoted
+from holdfast.spark.operators.operator import quote_column
 
 _START_S = 1_700_000_000
 _BATCH_S = 300
@@ -226,7 +226,7 @@ def pipeline(case: Case) -> Callable[[Any], Any]:
 
 
 def _watermarked(frame: Any, case: Case) -> Any:
-    time = quoted(called(case.names, "ts"))
+    time = quote_column(called(case.names, "ts"))
     return frame if case.delay is None else frame.withWatermark(time, case.delay)
 
 

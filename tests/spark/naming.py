@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from holdfast.spark.operators.operator import quoted
+from holdfast.spark.operators.operator import quote_column
 
 NAMINGS = ("plain", "odd", "of the frame")
 """By plain names; by names with spaces, dots, backquotes and capitals, or such as Holdfast gives to
@@ -40,14 +40,14 @@ def column(frame: Any, naming: str, plain: str) -> Column:
     if naming == "of the frame":
         found: Column = frame[plain]
         return found
-    return F.col(quoted(called(naming, plain)))
+    return F.col(quote_column(called(naming, plain)))
 
 
 def expression(naming: str, sql: str) -> Column:
     """An expression over columns that are given by their plain names."""
     if naming != "odd":
         return F.expr(sql)
-    return F.expr(_WORD.sub(lambda found: quoted(_ODD[found[1]]), sql))
+    return F.expr(_WORD.sub(lambda found: quote_column(_ODD[found[1]]), sql))
 
 
 def result_name(naming: str, sql: str, number: int) -> str:

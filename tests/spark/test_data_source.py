@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 import holdfast
 from holdfast.errors import InvalidArgument, VersionNotFound
 from pyspark_holdfast import DefaultSource
-from pyspark_holdfast.options import Options
+from pyspark_holdfast.options import ReadOptions
 from pyspark_holdfast.reading import StateReader
 
 pytestmark = pytest.mark.spark
@@ -355,7 +355,7 @@ def test_only_the_wanted_key_is_read(tmp_path: Path) -> None:
     with db.update() as store:
         store.put_many(pa.table({"user": [f"u{i}" for i in range(50)], "total": range(50)}))
     source = DefaultSource({"path": str(tmp_path)})
-    reader = FilteredStateReader(Options.of(source.options), source.schema())
+    reader = FilteredStateReader(ReadOptions.of(source.options), source.schema())
     wanted = [EqualTo(("key", "user"), "u7")]
     assert list(reader.pushFilters(wanted)) == wanted
     (place,) = reader.partitions()
@@ -429,7 +429,7 @@ def test_versions_are_listed_with_batch_watermark_and_tags(
 )  # fmt: skip
 def test_an_option_that_cannot_be_is_refused(options: dict[str, str], hint: str) -> None:
     with pytest.raises(InvalidArgument, match=hint):
-        Options.of(options)
+        ReadOptions.of(options)
 
 
 def test_a_wrong_path_and_a_schema_are_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -454,7 +454,7 @@ def test_a_version_retired_after_planning_is_told_apart_from_damage(tmp_path: Pa
 
     put(1)
     source = DefaultSource({"path": str(tmp_path)})
-    reader = StateReader(Options.of(source.options), source.schema())
+    reader = StateReader(ReadOptions.of(source.options), source.schema())
     (place,) = reader.partitions()
     batches = reader.read(place)
     for number in range(5):

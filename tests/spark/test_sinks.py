@@ -20,7 +20,7 @@ from holdfast import stateful
 from holdfast.errors import Unavailable
 from holdfast.spark.interop import hadoop
 from holdfast.spark.sinks.files import FileSink
-from holdfast.spark.sinks.plans import Plan, Plans
+from holdfast.spark.sinks.plans import FilePlan, Plans
 from holdfast.spark.sinks.sink import MemorySink, OutputBatch
 
 pytestmark = pytest.mark.spark
@@ -326,7 +326,7 @@ def test_a_rename_that_did_nothing_is_told_and_tried_again(
     with monkeypatch.context() as patched:
         patched.setattr(hadoop, "_link", lambda source, target: None)
         patched.setattr(hadoop, "_rename", lambda *given: False)
-        patched.setattr(Plans, "find", lambda *given: Plan({"1-a/part": "part"}))
+        patched.setattr(Plans, "find", lambda *given: FilePlan({"1-a/part": "part"}))
         sink = sink_in(tmp_path)
         query_id = json.loads((tmp_path / "cp" / "metadata").read_text())["id"]
         aside = tmp_path / "out" / "_holdfast" / query_id / "1-a"

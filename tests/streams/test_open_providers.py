@@ -17,7 +17,7 @@ from holdfast.coordinator import CoordinatorAddress, StateStoreCoordinator, conn
 from holdfast.engine.files.manifest import SegmentRef
 from holdfast.engine.files.segment import SegmentInfo, Zone
 from holdfast.engine.storage import Runtime
-from holdfast.engine.versions.commit import Prepared, Swap
+from holdfast.engine.versions.commit import PreparedPartition, Swap
 from holdfast.engine.versions.log import VersionLog
 from holdfast.ids import StateStoreId, StateStoreProviderId
 from holdfast.store import StateStoreProvider
@@ -26,8 +26,8 @@ from holdfast.streams.stores.open_providers import (
     UNUSED_S,
     VERIFY_EVERY_S,
     Executor,
-    Holdings,
-    Place,
+    OpenProviders,
+    ProviderKey,
 )
 from holdfast.streams.tasks.task import StoreSpec, TaskResult, run_task
 from holdfast.types import parse_schema
@@ -67,13 +67,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def held(clock: Clock) -> Holdings:
-    found = Holdings(clock)
+def held(clock: Clock) -> OpenProviders:
+    found = OpenProviders(clock)
     found.arrive(Executor("host", "1"))
     return found
 
 
-def place(partition: int, run: str = NEW) -> Place:
+def place(partition: int, run: str = NEW) -> ProviderKey:
     return run, StateStoreId("/r", 0, partition)
 
 
@@ -82,7 +82,7 @@ def identity(partition: int, run: str = NEW) -> StateStoreProviderId:
 
 
 def opened(
-    held: Holdings,
+    held: OpenProviders,
     endpoint: StateStoreCoordinator | None,
     partition: int,
     run: str = NEW,
@@ -101,7 +101,7 @@ def settle(endpoint: StateStoreCoordinator) -> None:
 
 
 def test_a_provider_is_made_once_and_reported_when_somebody_else_may_have_had_it(
-    held: Holdings, endpoint: StateStoreCoordinator
+    held: OpenProviders, endpoint: StateStoreCoordinator
 ) -> None:
     first = opened(held, endpoint, 0)
     settle(endpoint)
@@ -116,7 +116,7 @@ def test_a_provider_is_made_once_and_reported_when_somebody_else_may_have_had_it
 
 
 def test_what_moved_on_is_closed_and_the_rest_stays(
-    held: Holdings, endpoint: StateStoreCoordinator, clock: Clock
+    held: OpenProviders, endpoint: StateStoreCoordinator, clock: Clock
 ) -> None:
     moved, stays = opened(held, endpoint, 0), opened(held, endpoint, 1)
     settle(endpoint)
@@ -133,7 +133,7 @@ def test_what_moved_on_is_closed_and_the_rest_stays(
 
 
 def test_queries_side_by_side_keep_their_providers_until_one_stops(
-    held: Holdings, endpoint: StateStoreCoordinator, clock: Clock
+    held: OpenProviders, endpoint: StateStoreCoordinator, clock: Clock
 ) -> None:
     old, new = opened(held, endpoint, 0, OLD), opened(held, endpoint, 0, NEW)
     settle(endpoint)
@@ -147,7 +147,7 @@ def test_queries_side_by_side_keep_their_providers_until_one_stops(
 
 
 def test_providers_of_a_run_share_a_history_that_goes_with_the_last(
-    held: Holdings, clock: Clock
+    held: OpenProviders, clock: Clock
 ) -> None:
     histories = {run: VersionLog(MemoryStorage(), Runtime.system()) for run in (OLD, NEW)}
     for run in (OLD, NEW):
@@ -162,7 +162,7 @@ def test_providers_of_a_run_share_a_history_that_goes_with_the_last(
 
 
 def test_without_a_coordinator_another_run_closes_what_the_last_one_left(
-    held: Holdings, clock: Clock
+    held: OpenProviders, clock: Clock
 ) -> None:
     old = opened(held, None, 0, OLD)
     clock.now += UNUSED_S
@@ -171,7 +171,7 @@ def test_without_a_coordinator_another_run_closes_what_the_last_one_left(
 
 
 def test_without_a_coordinator_queries_that_take_turns_keep_their_providers(
-    held: Holdings, clock: Clock
+    held: OpenProviders, clock: Clock
 ) -> None:
     one, two = opened(held, None, 0, OLD), opened(held, None, 0, NEW)
     for _ in range(3):
@@ -183,7 +183,7 @@ def test_without_a_coordinator_queries_that_take_turns_keep_their_providers(
 
 
 def test_an_unreachable_coordinator_costs_one_warning_and_what_other_runs_left(
-    held: Holdings, clock: Clock, caplog: pytest.LogCaptureFixture
+    held: OpenProviders, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone = StateStoreCoordinator()
     gone.stop()
@@ -198,7 +198,7 @@ def test_an_unreachable_coordinator_costs_one_warning_and_what_other_runs_left(
 def test_tasks_that_do_not_know_their_executor_report_nothing(
     endpoint: StateStoreCoordinator, clock: Clock
 ) -> None:
-    lost = Holdings(clock)
+    lost = OpenProviders(clock)
     provider = opened(lost, endpoint, 0)
     clock.now += VERIFY_EVERY_S
     lost.tidy(NEW, endpoint.address)
@@ -208,7 +208,7 @@ def test_tasks_that_do_not_know_their_executor_report_nothing(
 
 
 @pytest.fixture
-def _here(monkeypatch: pytest.MonkeyPatch, held: Holdings) -> None:
+def _here(monkeypatch: pytest.MonkeyPatch, held: OpenProviders) -> None:
     monkeypatch.setattr(open_providers, "here", held)
 
 
@@ -246,7 +246,9 @@ class MergingTask:
     def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
         info = SegmentInfo(1, 0, 100, 50, "0123456789abcdef", Zone())
         swap = Swap((), SegmentRef(self.kind, 1, 7, "0" * 32, info))
-        return TaskResult((Prepared(0, "default", partition, 8, "", None, 1, swaps=(swap,)),))
+        return TaskResult(
+            (PreparedPartition(0, "default", partition, 8, "", None, 1, swaps=(swap,)),)
+        )
 
 
 @pytest.mark.usefixtures("_here")

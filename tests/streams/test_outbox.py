@@ -15,13 +15,13 @@ from holdfast.errors import Corruption
 from holdfast.streams.outbox import (
     MOST_INLINE_BYTES,
     NOTHING,
-    Emitted,
+    Emission,
     Outbox,
     OutboxReader,
     emit_if_small,
     small_bytes,
 )
-from holdfast.streams.processors.rows import Rowwise
+from holdfast.streams.processors.rows import RowObjects
 from holdfast.types import parse_schema
 
 MB = 1 << 20
@@ -132,14 +132,14 @@ def test_results_hold_no_more_rows_than_the_driver_takes(tmp_path: Path) -> None
     assert tight.emit(0, rows).path is not None
     assert emit_if_small(0, small_bytes(10, MOST_INLINE_BYTES), rows).inline is not None
     assert emit_if_small(0, small_bytes(10, 50_000), rows) == NOTHING
-    assert emit_if_small(0, small_bytes(10, 50_000), []) == Emitted(0)
+    assert emit_if_small(0, small_bytes(10, 50_000), []) == Emission(0)
 
 
 def test_tables_of_large_rows_have_few_of_them() -> None:
     class Large(tuple[Any, ...]):
         __fields__ = ("text",)
 
-    rowwise = Rowwise((), parse_schema("text string"), "UTC", lambda names: tuple)
+    rowwise = RowObjects((), parse_schema("text string"), "UTC", lambda names: tuple)
     rows = (Large((str(n) + "x" * 100_000,)) for n in range(3000))
     sizes = [(each.num_rows, each.nbytes) for each in rowwise.tables(rows)]
     assert sum(count for count, _ in sizes) == 3000

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import InvalidArgument
-from holdfast.streams.processors.pandas import Pandaswise, key_cells
+from holdfast.streams.processors.pandas import PandasFrames, key_cells
 from holdfast.types import parse_schema
 
 _UTC = dt.UTC
 _BERLIN = "Europe/Berlin"
 
 
-def _style(output: str = "a long", columns: Any = (("c0", "v"),), **more: Any) -> Pandaswise:
-    return Pandaswise(tuple(columns), parse_schema(output), _BERLIN, **more)
+def _style(output: str = "a long", columns: Any = (("c0", "v"),), **more: Any) -> PandasFrames:
+    return PandasFrames(tuple(columns), parse_schema(output), _BERLIN, **more)
 
 
 def _frames(column: pa.Array, *cuts: tuple[int, int], **more: Any) -> list[pd.DataFrame]:

@@ -17,28 +17,33 @@ from holdfast.engine.hashing.spark_hash import key_hashes
 from holdfast.ids import StateStoreId
 from holdfast.streams.aggregates.merging import Merge
 from holdfast.streams.tasks.aggregation import ROWS
-from holdfast.streams.tasks.sliding import Sliding, SlidingTask
+from holdfast.streams.tasks.sliding import SlidingTask, SlidingWindows
 from holdfast.streams.tasks.task import StoreSpec
 from holdfast.types import parse_schema
 
 KEY = parse_schema("id string, start timestamp, end timestamp")
 VALUE = parse_schema("total long")
-SHAPES = [Sliding(10, 2, 0), Sliding(10, 4, 3), Sliding(7, 5, -1), Sliding(9, 6, 100)]
+SHAPES = [
+    SlidingWindows(10, 2, 0),
+    SlidingWindows(10, 4, 3),
+    SlidingWindows(7, 5, -1),
+    SlidingWindows(9, 6, 100),
+]
 
 
-def _windows(sliding: Sliding, time: int) -> set[int]:
+def _windows(sliding: SlidingWindows, time: int) -> set[int]:
     """The starts of the windows a time is in, by trying every one."""
     first = (time - sliding.length_us - sliding.start_us) // sliding.slide_us
     starts = [sliding.start_us + (first + i) * sliding.slide_us for i in range(20)]
     return {start for start in starts if start <= time < start + sliding.length_us}
 
 
-def _pane(sliding: Sliding, time: int) -> int:
+def _pane(sliding: SlidingWindows, time: int) -> int:
     return time - (time - sliding.start_us) % sliding.pane_us
 
 
 @pytest.mark.parametrize("sliding", SHAPES)
-def test_every_time_of_a_pane_is_in_the_windows_of_the_pane(sliding: Sliding) -> None:
+def test_every_time_of_a_pane_is_in_the_windows_of_the_pane(sliding: SlidingWindows) -> None:
     for time in range(-60, 60):
         pane = _pane(sliding, time)
         number, starts = sliding.windows(np.array([pane]))
@@ -47,7 +52,7 @@ def test_every_time_of_a_pane_is_in_the_windows_of_the_pane(sliding: Sliding) ->
         assert not number.any()
 
 
-def _table(rows: list[tuple[str | None, int, int]], sliding: Sliding) -> pa.Table:
+def _table(rows: list[tuple[str | None, int, int]], sliding: SlidingWindows) -> pa.Table:
     """Rows summed up by pane, as Spark hands them to the tasks."""
     totals: Counter[tuple[str | None, int]] = Counter()
     counts: Counter[tuple[str | None, int]] = Counter()
@@ -73,7 +78,9 @@ def _table(rows: list[tuple[str | None, int, int]], sliding: Sliding) -> pa.Tabl
 
 
 @pytest.mark.parametrize("sliding", SHAPES)
-def test_windows_of_panes_are_the_windows_of_the_rows(sliding: Sliding, tmp_path: Path) -> None:
+def test_windows_of_panes_are_the_windows_of_the_rows(
+    sliding: SlidingWindows, tmp_path: Path
+) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     rnd = random.Random(seed)

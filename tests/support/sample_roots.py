@@ -83,7 +83,7 @@ def query(root: Path, versions: int = 2) -> Path:
         shape = StoreShape.of(parse_schema(key), parse_schema(value), None, 0)
         operators.setdefault(operator, {})[name] = new_store_entry(shape, [(0, 2), (1, 2)])
         for partition in range(2):
-            provider = HDFSBackedStateStoreProvider(in_query=True, runtime=runtime)
+            provider = HDFSBackedStateStoreProvider(prepares_only=True, runtime=runtime)
             provider.init(
                 StateStoreId(str(root), operator, partition, name),
                 shape.key_schema,
@@ -105,7 +105,7 @@ def query(root: Path, versions: int = 2) -> Path:
             batch={"id": version, "query_id": "q"}, watermark={"late": 0},
         )  # fmt: skip
         for provider in stores:
-            provider.committed(base)
+            provider.note_committed(base)
     return root
 
 

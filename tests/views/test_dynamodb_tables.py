@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from holdfast.clients.dynamodb import Client
+from holdfast.clients.dynamodb import DynamoDbClient
 from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.types import parse_schema
 from holdfast.views import ViewSchema, ViewSpec, open_view
 from holdfast.views.dynamodb import view as dynamodb
-from holdfast.views.view import Standing
+from holdfast.views.view import ViewProgress
 
 SCHEMA = ViewSchema(parse_schema("user string"), parse_schema("total long"))
 SPEC = ViewSpec("dynamodb://eu-west-1/totals", SCHEMA, retry_timeout_ms=0)
@@ -102,7 +102,7 @@ class Tables:
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     tables = Tables()
-    monkeypatch.setattr(Client, "boto", tables)
+    monkeypatch.setattr(DynamoDbClient, "boto", tables)
     monkeypatch.setattr(dynamodb, "_SETTLED_S", 0)
     return tables
 
@@ -113,7 +113,7 @@ def test_a_crash_before_the_time_to_live_is_made_good_by_the_next_start(tables: 
         open_view(SPEC).prepare("me", "here")
     assert "totals" in tables.tables
     tables.crashes = False
-    assert open_view(SPEC).prepare("me", "here") == Standing()
+    assert open_view(SPEC).prepare("me", "here") == ViewProgress()
     assert tables.expiring == {"totals"}
 
 
@@ -130,7 +130,7 @@ def test_a_table_that_is_being_deleted_is_made_anew_when_it_is_gone(tables: Tabl
     tables.item = {**tables.item, "through": {"N": "5"}, "commit_id": {"S": "x"}}
     tables.statuses["totals"] = ["DELETING", "DELETING", None]
     tables.expiring.clear()
-    assert open_view(SPEC).prepare("other", "there") == Standing()
+    assert open_view(SPEC).prepare("other", "there") == ViewProgress()
     assert "totals" in tables.tables
     assert tables.expiring == {"totals"}
 
@@ -156,13 +156,13 @@ def test_a_view_that_its_owner_moves_on_while_it_is_claimed_is_not_begun_anew(
         tables.item = {**tables.item, "through": {"N": "6"}, "commit_id": {"S": "six"}}
 
     tables.meanwhile["put_item"] = work
-    assert open_view(SPEC).prepare("me", "here") == Standing(6, commit_id="six")
+    assert open_view(SPEC).prepare("me", "here") == ViewProgress(6, commit_id="six")
     assert tables.item["commit_id"] == {"S": "six"}
 
 
 def test_a_claim_whose_reply_was_lost_is_found(tables: Tables) -> None:
     tables.loses_replies = 1
-    assert open_view(replace(SPEC, retry_timeout_ms=5_000)).prepare("me", "here") == Standing()
+    assert open_view(replace(SPEC, retry_timeout_ms=5_000)).prepare("me", "here") == ViewProgress()
     assert "totals" in tables.tables
     assert tables.item["owner"] == {"S": "me"}
 
@@ -176,7 +176,7 @@ def test_a_dropped_view_that_was_noted_meanwhile_is_filled_all_the_same(tables: 
         tables.item = {**tables.item, "through": {"N": "6"}, "commit_id": {"S": "six"}}
 
     tables.meanwhile["put_item"] = note_a_version_without_changes
-    assert open_view(SPEC).prepare("me", "here") == Standing()
+    assert open_view(SPEC).prepare("me", "here") == ViewProgress()
     assert tables.item["through"] == {"N": "-1"}
 
 
@@ -184,11 +184,11 @@ def test_a_table_of_encoded_keys_that_was_noted_and_not_made_is_made_by_who_read
     tables: Tables,
 ) -> None:
     view = open_view(SPEC)
-    view.note(view.prepare("me", "here"), Standing(1, commit_id="one"))
+    view.note(view.prepare("me", "here"), ViewProgress(1, commit_id="one"))
     tables.item["has_encoded"] = {"BOOL": True}
-    assert view.standing() == Standing(None, has_encoded=True)
+    assert view.standing() == ViewProgress(None, has_encoded=True)
     assert "totals_encoded" in tables.tables
-    shown = Standing(1, True, "one")
+    shown = ViewProgress(1, True, "one")
     assert view.note(view.standing(), shown) == view.standing() == shown
 
 

@@ -18,7 +18,7 @@ from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.standalone import view as standalone_view
 from holdfast.types import parse_schema
 from holdfast.views import View, ViewSchema, ViewSpec, open_view
-from holdfast.views.view import Begun, Standing
+from holdfast.views.view import BegunVersion, ViewProgress
 
 TOTALS = {"key": "user string", "value": "total long"}
 Rows = dict[Any, tuple[int, Any]]
@@ -30,7 +30,7 @@ class Kept:
     def __init__(self) -> None:
         self.rows: Rows = {}
         self.encoded: Rows | None = None
-        self.standing = Standing()
+        self.standing = ViewProgress()
         self.calls: list[str] = []
         self.fails_at: str | None = None
         self.meanwhile: dict[str, Callable[[], None]] = {}
@@ -54,12 +54,12 @@ class DictView(View):
         if self._kept.fails_at == what:
             raise Unavailable("The dictionary is away.")
 
-    def prepare(self, owner: str, root: str) -> Standing:
+    def prepare(self, owner: str, root: str) -> ViewProgress:
         self._waits("prepare")
         self._did("prepare")
         return self._kept.standing
 
-    def standing(self) -> Standing:
+    def standing(self) -> ViewProgress:
         self._did("look")
         return self._kept.standing
 
@@ -103,7 +103,7 @@ class DictView(View):
                     removed += 1
         return removed
 
-    def note(self, before: Standing, after: Standing) -> Standing:
+    def note(self, before: ViewProgress, after: ViewProgress) -> ViewProgress:
         begins = after.begun != before.begun
         self._waits("begin" if begins else "note")
         self._did("begin" if begins else "note")
@@ -384,7 +384,7 @@ def test_changes_that_an_earlier_release_put_beside_rows_given_up_have_the_view_
         _put(db, {"a": 1, "b": 1})
         _put(db, {"b": 2})
         kept.rows["a",] = (2, (7,))
-        kept.standing = replace(kept.standing, begun=Begun(2, "given up"))
+        kept.standing = replace(kept.standing, begun=BegunVersion(2, "given up"))
     with holdfast.open(tmp_path) as db:
         _put(db, {"c": 3})
     with _open(tmp_path):
@@ -398,7 +398,7 @@ def test_a_note_without_a_commit_has_the_view_filled_once(
     with _open(tmp_path) as db:
         _put(db, {"a": 1})
         _put(db, {"b": 2})
-    kept.standing = Standing(through)
+    kept.standing = ViewProgress(through)
     kept.rows["stale",] = (1, (7,))
     before = kept.calls.count("older")
     for _ in range(2):
@@ -429,7 +429,7 @@ def test_opening_a_view_that_is_up_to_date_reads_no_version_before(
 
 
 def test_a_view_of_a_later_version_is_refused(kept: Kept, tmp_path: Path) -> None:
-    kept.standing = Standing(7)
+    kept.standing = ViewProgress(7)
     with pytest.raises(InvalidArgument, match=r"shows version 7 of .*, whose newest is 0"):
         _open(tmp_path)
 

@@ -13,7 +13,7 @@ from cassandra.policies import SimpleConvictionPolicy
 from cassandra.pool import Host
 from cassandra.query import BatchStatement, PreparedStatement
 
-from holdfast.clients.cassandra import Options, profile_of
+from holdfast.clients.cassandra import CassandraOptions, profile_of
 from holdfast.views.cassandra import statements
 from holdfast.views.cassandra.statements import Statements
 
@@ -37,7 +37,7 @@ class Ring:
         rnd = random.Random(5)
         tokens = {node: [str(rnd.randrange(-(1 << 63), 1 << 63)) for _ in "123"] for node in nodes}
         self.metadata.rebuild_token_map("org.apache.cassandra.dht.Murmur3Partitioner", tokens)
-        self.policy = profile_of(Options(local_dc="here")).load_balancing_policy
+        self.policy = profile_of(CassandraOptions(local_dc="here")).load_balancing_policy
         self.policy.populate(self, nodes)
 
     @property

@@ -68,7 +68,7 @@ class CopyPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopyResult:
     """What a copy came to. `vanished` versions went at the source before they were copied."""
 
     source: str
@@ -84,7 +84,7 @@ class Copied:
 
 def plan_copy(
     source: Storage, target: Storage, wanted: Sequence[str] = (), *, threads: int = _THREADS
-) -> Copying:
+) -> CopyJob:
     """Look at both roots and say what copying means. Nothing is written.
 
     `wanted` are versions, tags, "newest" and ranges such as "3..7", "3.." and "..7"; without any
@@ -92,10 +92,10 @@ def plan_copy(
     read, or holds anything but an unfinished copy or an older state of the same history.
     """
     check_places(source.source, target.source)
-    return Copying(source.source, target.source, wanted, threads)
+    return CopyJob(source.source, target.source, wanted, threads)
 
 
-class Copying:
+class CopyJob:
     """One copy, looked at and then run. Made by `plan_copy`."""
 
     def __init__(
@@ -142,7 +142,7 @@ class Copying:
             is_done=len(there) == len(sizes) and self._is_whole(),
         )
 
-    def run(self, progress: CopyProgress | None = None) -> Copied:
+    def run(self, progress: CopyProgress | None = None) -> CopyResult:
         """Copy, check every byte at the target, and only then let it be opened.
 
         A damaged file of the source is Corruption, another writer at the target Conflict, and
@@ -437,9 +437,9 @@ class Copying:
         """Whether the source has a later version, which comes only after a delivery."""
         return max(versions_in(self._source), default=0) > self._newest
 
-    def _outcome(self) -> Copied:
+    def _outcome(self) -> CopyResult:
         taken = self._taken
-        return Copied(
+        return CopyResult(
             source=self._source.location,
             target=self._target.location,
             versions=tuple(taken),

@@ -18,8 +18,9 @@ from holdfast.engine.files.filenames import (
 from holdfast.engine.files.manifest import Manifest, decode
 from holdfast.engine.storage import BlobNotFound, Storage
 from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
+from holdfast.reading.root import NEWEST
 
-NEWEST, RANGE = "newest", ".."
+RANGE = ".."
 _MARK_FORMAT = 1
 _CASSANDRA_PORT = "9042"
 

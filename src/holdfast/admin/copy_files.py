@@ -9,7 +9,7 @@ from typing import Any
 import xxhash
 
 from holdfast.engine.files.blocks import BadSegment, read_part
-from holdfast.engine.files.extent import Extent, Ranged, Whole
+from holdfast.engine.files.extent import BlobExtent, BufferExtent, Extent
 from holdfast.engine.files.filenames import OUTBOX, PACK, copy_path, data_file
 from holdfast.engine.files.manifest import Manifest, SegmentRef
 from holdfast.engine.files.segment import Layout, Segment, SegmentInfo
@@ -102,9 +102,9 @@ def problem_of(storage: Storage, file: NeededFile) -> str | None:
 
 def _extent(storage: Storage, path: str) -> Extent:
     try:
-        return Whole(storage.read(path))
+        return BufferExtent(storage.read(path))
     except TooLarge:
         size = storage.size(path)
         if size is None:
             raise BlobNotFound(path) from None
-        return Ranged(storage, path, 0, size)
+        return BlobExtent(storage, path, 0, size)

@@ -30,7 +30,7 @@ from holdfast.backends.local import (
     write_all,
 )
 from holdfast.conf import AUTOMATIC, StateStoreConf
-from holdfast.engine.files.filenames import KINDS, PACK, data_file
+from holdfast.engine.files.filenames import PACK, SEGMENT_KINDS, data_file
 from holdfast.engine.storage import (
     MOST_IN_MEMORY_BYTES,
     BlobInfo,
@@ -42,7 +42,7 @@ from holdfast.engine.storage import (
 from holdfast.errors import Unavailable
 
 log = logging.getLogger(__name__)
-_CACHED = frozenset((*KINDS, PACK))
+_CACHED = frozenset((*SEGMENT_KINDS, PACK))
 _MAGIC = b"HOLDFAST"
 _MARK_BYTES = len(_MAGIC) + 8
 _PIECE_BYTES = 8 << 20

@@ -19,12 +19,17 @@ from cassandra.protocol import ServerError
 from holdfast.backends.chunked import (
     BlobRow,
     ChunkedStorage,
-    Place,
-    Rows,
+    DirectoryEntry,
+    RootRows,
     UploadRow,
 )
 from holdfast.clients import cassandra as cassandra_client
-from holdfast.clients.cassandra import Address, Client, Options, client_of
+from holdfast.clients.cassandra import (
+    CassandraAddress,
+    CassandraClient,
+    CassandraOptions,
+    client_of,
+)
 from holdfast.clients.retrying import retried
 from holdfast.conf import StateStoreConf
 from holdfast.errors import HoldfastError, InvalidArgument
@@ -78,20 +83,24 @@ class CassandraStorage(ChunkedStorage):
         options: Mapping[str, str] | None = None,
         conf: StateStoreConf = StateStoreConf.empty,
     ) -> None:
-        address = Address.of(location)
+        address = CassandraAddress.of(location)
         if not _KEYSPACE.fullmatch(address.keyspace):
             raise InvalidArgument(f"{address.keyspace!r} cannot be a keyspace of Cassandra.")
         root, _, folder = address.path.partition("/")
-        rows = _CassandraRows(address, root, Options.of(options or {}), conf.retry_timeout_ms)
+        rows = _CassandraRows(
+            address, root, CassandraOptions.of(options or {}), conf.retry_timeout_ms
+        )
         where = f"cassandra://{address.netloc}/{address.keyspace}/{address.path}"
         super().__init__(where, folder, rows)
 
 
-class _CassandraRows(Rows):
+class _CassandraRows(RootRows):
     chunk_bytes = 512 << 10
     errors = cassandra_client.ERRORS
 
-    def __init__(self, address: Address, root: str, options: Options, limit_ms: int) -> None:
+    def __init__(
+        self, address: CassandraAddress, root: str, options: CassandraOptions, limit_ms: int
+    ) -> None:
         super().__init__(limit_ms)
         self._keyspace, self._root = address.keyspace, root
         self._netloc, self._options = address.netloc, options
@@ -103,7 +112,7 @@ class _CassandraRows(Rows):
         return cassandra_client.mapped(error, failed)
 
     @property
-    def client(self) -> Client:
+    def client(self) -> CassandraClient:
         """The client in this process."""
         return client_of(self._netloc, self._options, self)
 
@@ -207,7 +216,7 @@ class _CassandraRows(Rows):
 
     # Blob and upload rows
 
-    def blob(self, place: Place) -> BlobRow | None:
+    def blob(self, place: DirectoryEntry) -> BlobRow | None:
         found = self._run(
             f"SELECT upload, size, chunks, chunk_bytes, data FROM {{}}.holdfast_rows WHERE {_ROW}",
             *self._key(_BLOB, place),
@@ -220,18 +229,18 @@ class _CassandraRows(Rows):
         data = row.data if row.chunks else row.data or b""
         return BlobRow(row.upload, row.size, row.chunks, row.chunk_bytes, data)
 
-    def blobs(self, directories: Sequence[str]) -> list[tuple[Place, int]]:
+    def blobs(self, directories: Sequence[str]) -> list[tuple[DirectoryEntry, int]]:
         found = self._of_all(directories, "name, size", _BLOB)
-        return [(Place(directory, row.name), row.size) for directory, row in found]
+        return [(DirectoryEntry(directory, row.name), row.size) for directory, row in found]
 
     def uploads(self, directories: Sequence[str]) -> list[UploadRow]:
         found = self._of_all(directories, "name, chunks, touched_ms, live", _UPLOAD)
         return [
-            UploadRow(Place(directory, row.name), row.chunks, row.touched_ms, row.live)
+            UploadRow(DirectoryEntry(directory, row.name), row.chunks, row.touched_ms, row.live)
             for directory, row in found
         ]
 
-    def create(self, place: Place, row: BlobRow) -> bool:
+    def create(self, place: DirectoryEntry, row: BlobRow) -> bool:
         return self._decide(
             "INSERT INTO {}.holdfast_rows (root, directory, kind, name, upload, size, chunks, "
             "chunk_bytes, data) VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?) IF NOT EXISTS",
@@ -252,16 +261,16 @@ class _CassandraRows(Rows):
             upload.chunks, upload.touched_ms, *self._key(_UPLOAD, upload.place),
         )  # fmt: skip
 
-    def finish(self, place: Place, row: BlobRow) -> bool:
+    def finish(self, place: DirectoryEntry, row: BlobRow) -> bool:
         return self._decide(
             "BEGIN BATCH INSERT INTO {}.holdfast_rows (root, directory, kind, name, upload, size, "
             "chunks, chunk_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS; "
             f"DELETE FROM {{}}.holdfast_rows WHERE {_ROW} IF live = true; APPLY BATCH",
             *self._key(_BLOB, place), row.upload, row.size, row.chunks, row.chunk_bytes,
-            *self._key(_UPLOAD, Place(place.directory, row.upload)),
+            *self._key(_UPLOAD, DirectoryEntry(place.directory, row.upload)),
         )  # fmt: skip
 
-    def replace(self, place: Place, before: BlobRow, row: BlobRow) -> bool:
+    def replace(self, place: DirectoryEntry, before: BlobRow, row: BlobRow) -> bool:
         changes = [
             "UPDATE {}.holdfast_rows SET upload = ?, size = ?, chunks = ?, chunk_bytes = ?, "
             f"data = ? WHERE {_ROW} IF upload = ?"
@@ -272,10 +281,13 @@ class _CassandraRows(Rows):
         ]  # fmt: skip
         if row.data is None:
             changes.append(f"DELETE FROM {{}}.holdfast_rows WHERE {_ROW} IF live = true")
-            values += self._key(_UPLOAD, Place(place.directory, row.upload))
+            values += self._key(_UPLOAD, DirectoryEntry(place.directory, row.upload))
         if before.chunks:
             changes.append(_DEAD)
-            values += [*self._key(_UPLOAD, Place(place.directory, before.upload)), before.chunks]
+            values += [
+                *self._key(_UPLOAD, DirectoryEntry(place.directory, before.upload)),
+                before.chunks,
+            ]
         return self._decide(f"BEGIN BATCH {'; '.join(changes)}; APPLY BATCH", *values)
 
     def give_up(self, upload: UploadRow) -> bool:
@@ -285,7 +297,7 @@ class _CassandraRows(Rows):
             *self._key(_UPLOAD, upload.place), upload.touched_ms,
         )  # fmt: skip
 
-    def remove(self, place: Place, row: BlobRow) -> None:
+    def remove(self, place: DirectoryEntry, row: BlobRow) -> None:
         removed = f"DELETE FROM {{}}.holdfast_rows WHERE {_ROW} IF upload = ?"
         values = (*self._key(_BLOB, place), row.upload)
         if not row.chunks:
@@ -293,10 +305,10 @@ class _CassandraRows(Rows):
             return
         self._decide(
             f"BEGIN BATCH {removed}; {_DEAD}; APPLY BATCH",
-            *values, *self._key(_UPLOAD, Place(place.directory, row.upload)), row.chunks,
+            *values, *self._key(_UPLOAD, DirectoryEntry(place.directory, row.upload)), row.chunks,
         )  # fmt: skip
 
-    def forget(self, upload: Place) -> None:
+    def forget(self, upload: DirectoryEntry) -> None:
         self._decide(
             f"DELETE FROM {{}}.holdfast_rows WHERE {_ROW} IF EXISTS", *self._key(_UPLOAD, upload)
         )
@@ -325,7 +337,7 @@ class _CassandraRows(Rows):
 
     # Statements; {} in them is the keyspace
 
-    def _key(self, kind: int, place: Place) -> tuple[str, str, int, str]:
+    def _key(self, kind: int, place: DirectoryEntry) -> tuple[str, str, int, str]:
         return self._root, place.directory, kind, place.name
 
     def _decide(self, query: str, *values: object) -> bool:

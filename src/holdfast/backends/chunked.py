@@ -42,7 +42,7 @@ _OVERWRITES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DirectoryEntry:
     """A row of a directory: a blob's by its name, an upload's by its id."""
 
     directory: str
@@ -64,13 +64,13 @@ class BlobRow:
 class UploadRow:
     """What an upload's row says: chunks below `chunks` may exist; it was alive at that time."""
 
-    place: Place
+    place: DirectoryEntry
     chunks: int
     touched_ms: int
     is_live: bool
 
 
-class Rows(ABC):
+class RootRows(ABC):
     """The rows of one root in a database. Every method may be repeated after it failed.
 
     What changes a blob or upload row is atomic, and decided in one order with all other changes
@@ -111,11 +111,11 @@ class Rows(ABC):
         """The directory `prefix` and those below it, as far as they are noted ("": all)."""
 
     @abstractmethod
-    def blob(self, place: Place) -> BlobRow | None:
+    def blob(self, place: DirectoryEntry) -> BlobRow | None:
         """The row of a blob, with its data."""
 
     @abstractmethod
-    def blobs(self, directories: Sequence[str]) -> list[tuple[Place, int]]:
+    def blobs(self, directories: Sequence[str]) -> list[tuple[DirectoryEntry, int]]:
         """Every blob directly in these directories, with its size."""
 
     @abstractmethod
@@ -123,7 +123,7 @@ class Rows(ABC):
         """Every upload row of these directories."""
 
     @abstractmethod
-    def create(self, place: Place, row: BlobRow) -> bool:
+    def create(self, place: DirectoryEntry, row: BlobRow) -> bool:
         """Make the row of a blob with its data, unless the blob has one."""
 
     @abstractmethod
@@ -135,13 +135,13 @@ class Rows(ABC):
         """Update an upload row, unless it is gone or given up."""
 
     @abstractmethod
-    def finish(self, place: Place, row: BlobRow) -> bool:
+    def finish(self, place: DirectoryEntry, row: BlobRow) -> bool:
         """Make a blob's row, unless the blob has one, out of its upload's, unless it is gone or
         given up.
         """
 
     @abstractmethod
-    def replace(self, place: Place, before: BlobRow, row: BlobRow) -> bool:
+    def replace(self, place: DirectoryEntry, before: BlobRow, row: BlobRow) -> bool:
         """Make a blob's row another one, if it is `before`: one with its data, as `create` does, or
         one of chunks, as `finish` does. Chunks of the one before become a dead upload's.
         """
@@ -151,13 +151,13 @@ class Rows(ABC):
         """Make an upload row that says the same as this one say that it is not live."""
 
     @abstractmethod
-    def remove(self, place: Place, row: BlobRow) -> None:
+    def remove(self, place: DirectoryEntry, row: BlobRow) -> None:
         """Remove a blob's row that has this upload; where there are chunks it becomes the upload's,
         which is dead.
         """
 
     @abstractmethod
-    def forget(self, upload: Place) -> None:
+    def forget(self, upload: DirectoryEntry) -> None:
         """Remove an upload row."""
 
     @abstractmethod
@@ -179,7 +179,7 @@ class ChunkedStorage(Storage):
     is_remote = True
     writes_at_once = True
 
-    def __init__(self, location: str, folder: str, rows: Rows) -> None:
+    def __init__(self, location: str, folder: str, rows: RootRows) -> None:
         self._location, self._folder = location, folder
         self.rows = rows
 
@@ -232,7 +232,7 @@ class ChunkedStorage(Storage):
         place = self.place(path)
         self.call("delete", path, lambda: self.rows.remove(place, row))
         if row.chunks:
-            self.clear("delete", path, Place(place.directory, row.upload), row.chunks)
+            self.clear("delete", path, DirectoryEntry(place.directory, row.upload), row.chunks)
 
     def sweep(self, older_than_s: float) -> int:
         """Remove the chunks of uploads that were given up, or not touched for that long."""
@@ -262,12 +262,12 @@ class ChunkedStorage(Storage):
         place = self.place(path)
         return self.call(what, path, lambda: self.rows.blob(place) if self.rows.exist() else None)
 
-    def place(self, path: str) -> Place:
+    def place(self, path: str) -> DirectoryEntry:
         """Where the row of a blob is."""
         directory, _, name = path.rpartition("/")
-        return Place(_joined(self._folder, directory), name)
+        return DirectoryEntry(_joined(self._folder, directory), name)
 
-    def clear(self, what: str, path: str, upload: Place, chunks: int) -> None:
+    def clear(self, what: str, path: str, upload: DirectoryEntry, chunks: int) -> None:
         """Remove the chunks of a dead upload, then its row."""
         self.call_once(what, path, lambda: self.rows.delete_chunks(upload.name, chunks))
         self.call(what, path, lambda: self.rows.forget(upload))
@@ -320,7 +320,7 @@ class _ChunkWriter(BlobWriter):
     def __init__(self, storage: ChunkedStorage, path: str) -> None:
         self._storage, self._rows, self._path = storage, storage.rows, path
         self._place = storage.place(path)
-        self._upload = Place(self._place.directory, secrets.token_hex(16))
+        self._upload = DirectoryEntry(self._place.directory, secrets.token_hex(16))
         self._buffer = bytearray()
         self._chunks = self._announced = self._touched_ms = self._size = 0
         self._open = True
@@ -370,7 +370,7 @@ class _ChunkWriter(BlobWriter):
                 return False
         self._open = False
         if before.chunks:
-            gone = Place(self._place.directory, before.upload)
+            gone = DirectoryEntry(self._place.directory, before.upload)
             self._storage.clear("write", self._path, gone, before.chunks)
         return True
 

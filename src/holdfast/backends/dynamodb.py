@@ -22,8 +22,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from holdfast.backends.chunked import (
     BlobRow,
     ChunkedStorage,
-    Place,
-    Rows,
+    DirectoryEntry,
+    RootRows,
     UploadRow,
 )
 from holdfast.clients.aws import code_of, title_of
@@ -38,15 +38,15 @@ from holdfast.clients.dynamodb import (
     reasons_of,
     refusal,
 )
-from holdfast.clients.retrying import Retrying
+from holdfast.clients.retrying import Retrier
 from holdfast.conf import StateStoreConf
 from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
 
 T = TypeVar("T")
 Item = dict[str, dict[str, Any]]
-PLACE, NAME = "holdfast_place", "holdfast_name"
+PLACE_ATTRIBUTE, NAME = "holdfast_place", "holdfast_name"
 """The key of the table; nobody else calls their key so."""
-_KEY = ((PLACE, "HASH"), (NAME, "RANGE"))
+_KEY = ((PLACE_ATTRIBUTE, "HASH"), (NAME, "RANGE"))
 _DIRECTORIES = "directories"
 _BLOB, _UPLOAD = "blob:", "upload:"
 _PREFIX = re.compile(r"[A-Za-z0-9_.\-]{1,200}")
@@ -81,7 +81,7 @@ class DynamoDbStorage(ChunkedStorage):
         super().__init__(where, folder, rows)
 
 
-class _DynamoDbRows(Rows):
+class _DynamoDbRows(RootRows):
     chunk_bytes = 350_000
     errors = (BotoCoreError, ClientError)
 
@@ -151,8 +151,9 @@ class _DynamoDbRows(Rows):
                  for each in found["AttributeDefinitions"]}  # fmt: skip
         if key != set(_KEY) or any(types.get(name) != "S" for name, _ in _KEY):
             raise InvalidArgument(
-                f"The table {self.table} is not Holdfast's: its key is not the texts {PLACE} and "
-                f"{NAME}. Nothing was changed. Use another prefix, or move that table away.",
+                f"The table {self.table} is not Holdfast's: its key is not the texts "
+                f"{PLACE_ATTRIBUTE} and {NAME}. Nothing was changed. Use another "
+                "prefix, or move that table away.",
                 condition="STATE_STORE_SCHEMA_MISMATCH",
             )
         return str(found["TableStatus"])
@@ -185,7 +186,7 @@ class _DynamoDbRows(Rows):
 
     # Blob and upload rows
 
-    def blob(self, place: Place) -> BlobRow | None:
+    def blob(self, place: DirectoryEntry) -> BlobRow | None:
         item = self._get(_blob_key(place))
         if item is None:
             return None
@@ -195,22 +196,22 @@ class _DynamoDbRows(Rows):
             _number(item, "chunk_bytes"), None if data is None else bytes(data["B"]),
         )  # fmt: skip
 
-    def blobs(self, directories: Sequence[str]) -> list[tuple[Place, int]]:
+    def blobs(self, directories: Sequence[str]) -> list[tuple[DirectoryEntry, int]]:
         return [
-            (Place(directory, item[NAME]["S"].removeprefix(_BLOB)), _number(item, "size"))
+            (DirectoryEntry(directory, item[NAME]["S"].removeprefix(_BLOB)), _number(item, "size"))
             for directory, item in self._of_all(directories, _BLOB)
         ]
 
     def uploads(self, directories: Sequence[str]) -> list[UploadRow]:
         return [
             UploadRow(
-                Place(directory, item[NAME]["S"].removeprefix(_UPLOAD)),
+                DirectoryEntry(directory, item[NAME]["S"].removeprefix(_UPLOAD)),
                 _number(item, "chunks"), _number(item, "touched_ms"), item["live"]["BOOL"],
             )
             for directory, item in self._of_all(directories, _UPLOAD)
         ]  # fmt: skip
 
-    def create(self, place: Place, row: BlobRow) -> bool:
+    def create(self, place: DirectoryEntry, row: BlobRow) -> bool:
         return self._holds(lambda: self.client.put_item(**self._new_blob(place, row)))
 
     def begin(self, upload: UploadRow) -> None:
@@ -219,7 +220,7 @@ class _DynamoDbRows(Rows):
             lambda: self.client.put_item(
                 TableName=self.table,
                 Item=item,
-                ConditionExpression=f"attribute_not_exists({PLACE})",
+                ConditionExpression=f"attribute_not_exists({PLACE_ATTRIBUTE})",
             )
         )
 
@@ -230,10 +231,10 @@ class _DynamoDbRows(Rows):
              ":live": {"BOOL": True}},
         )  # fmt: skip
 
-    def finish(self, place: Place, row: BlobRow) -> bool:
+    def finish(self, place: DirectoryEntry, row: BlobRow) -> bool:
         return self._together({"Put": self._new_blob(place, row)}, self._end_of(place, row))
 
-    def replace(self, place: Place, before: BlobRow, row: BlobRow) -> bool:
+    def replace(self, place: DirectoryEntry, before: BlobRow, row: BlobRow) -> bool:
         put = {
             **self._new_blob(place, row),
             "ConditionExpression": "upload = :before",
@@ -253,7 +254,7 @@ class _DynamoDbRows(Rows):
              ":touched": _n(upload.touched_ms)},
         )  # fmt: skip
 
-    def remove(self, place: Place, row: BlobRow) -> None:
+    def remove(self, place: DirectoryEntry, row: BlobRow) -> None:
         removed = {
             "TableName": self.table,
             "Key": _blob_key(place),
@@ -265,7 +266,7 @@ class _DynamoDbRows(Rows):
             return
         self._together({"Delete": removed}, self._dead(place, row))
 
-    def forget(self, upload: Place) -> None:
+    def forget(self, upload: DirectoryEntry) -> None:
         self.client.delete_item(**self._upload(upload))
 
     # Chunks
@@ -293,7 +294,7 @@ class _DynamoDbRows(Rows):
 
     # Requests
 
-    def _new_blob(self, place: Place, row: BlobRow) -> dict[str, Any]:
+    def _new_blob(self, place: DirectoryEntry, row: BlobRow) -> dict[str, Any]:
         """A blob's item, to be put where there is none."""
         item: Item = {
             **_blob_key(place), "upload": {"S": row.upload}, "size": _n(row.size),
@@ -304,26 +305,26 @@ class _DynamoDbRows(Rows):
         return {
             "TableName": self.table,
             "Item": item,
-            "ConditionExpression": f"attribute_not_exists({PLACE})",
+            "ConditionExpression": f"attribute_not_exists({PLACE_ATTRIBUTE})",
         }
 
-    def _end_of(self, place: Place, row: BlobRow) -> dict[str, Any]:
+    def _end_of(self, place: DirectoryEntry, row: BlobRow) -> dict[str, Any]:
         """The end of the live upload that becomes a blob, in a transaction."""
         return {
             "Delete": {
-                **self._upload(Place(place.directory, row.upload)),
+                **self._upload(DirectoryEntry(place.directory, row.upload)),
                 "ConditionExpression": "live = :live",
                 "ExpressionAttributeValues": {":live": {"BOOL": True}},
             }
         }
 
-    def _dead(self, place: Place, row: BlobRow) -> dict[str, Any]:
+    def _dead(self, place: DirectoryEntry, row: BlobRow) -> dict[str, Any]:
         """A blob's chunks as those of a dead upload, in a transaction."""
-        dead = UploadRow(Place(place.directory, row.upload), row.chunks, 0, is_live=False)
+        dead = UploadRow(DirectoryEntry(place.directory, row.upload), row.chunks, 0, is_live=False)
         item = {**_upload_key(dead.place), **_upload_values(dead)}
         return {"Put": {"TableName": self.table, "Item": item}}
 
-    def _upload(self, upload: Place) -> dict[str, Any]:
+    def _upload(self, upload: DirectoryEntry) -> dict[str, Any]:
         return {"TableName": self.table, "Key": _upload_key(upload)}
 
     def _update(
@@ -364,7 +365,7 @@ class _DynamoDbRows(Rows):
         pages = self.client.get_paginator("query").paginate(
             TableName=self.table,
             ConsistentRead=True,
-            KeyConditionExpression=f"{PLACE} = :place AND begins_with({NAME}, :prefix)",
+            KeyConditionExpression=f"{PLACE_ATTRIBUTE} = :place AND begins_with({NAME}, :prefix)",
             ExpressionAttributeValues={":place": {"S": place}, ":prefix": {"S": prefix}},
             ProjectionExpression=f"{NAME}, #size, chunks, touched_ms, live",
             ExpressionAttributeNames={"#size": "size"},
@@ -385,7 +386,7 @@ class _DynamoDbRows(Rows):
 
         When one fails for good, those that were not sent are left out, and the others waited for.
         """
-        together = Retrying(self.passes, self.limit_ms)
+        together = Retrier(self.passes, self.limit_ms)
         calls = [partial(call, value) for value in values]
         if len(calls) == 1:
             return [together.call(calls[0])]
@@ -409,18 +410,18 @@ def _process_of(pid: int, region: str, options: DynamoDbOptions) -> _Process:
 
 
 def _key(place: str, name: str) -> Item:
-    return {PLACE: {"S": place}, NAME: {"S": name}}
+    return {PLACE_ATTRIBUTE: {"S": place}, NAME: {"S": name}}
 
 
 def _directory(directory: str) -> str:
     return f"directory:/{directory}"
 
 
-def _blob_key(place: Place) -> Item:
+def _blob_key(place: DirectoryEntry) -> Item:
     return _key(_directory(place.directory), _BLOB + place.name)
 
 
-def _upload_key(upload: Place) -> Item:
+def _upload_key(upload: DirectoryEntry) -> Item:
     return _key(_directory(upload.directory), _UPLOAD + upload.name)
 
 

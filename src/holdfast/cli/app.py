@@ -28,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Root = Annotated[
+RootArgument = Annotated[
     str,
     typer.Argument(
         metavar="ROOT",
@@ -43,7 +43,7 @@ At = Annotated[
         "--at", metavar="VERSION|TAG", help="The version to look at.", show_default="newest"
     ),
 ]
-Operator = Annotated[
+OperatorOption = Annotated[
     int | None, typer.Option("--operator", help="Only this operator.", show_default=False)
 ]
 Store = Annotated[
@@ -76,7 +76,7 @@ def _options(
 
 
 @app.command()
-def ls(root: Root, json: Json = False) -> None:
+def ls(root: RootArgument, json: Json = False) -> None:
     """List the stores at a root, or in the folders below it."""
     from holdfast.cli import commands
 
@@ -85,12 +85,12 @@ def ls(root: Root, json: Json = False) -> None:
 
 @app.command()
 def show(
-    root: Root,
+    root: RootArgument,
     at: At = None,
     files: Annotated[
         bool, typer.Option("--files", help="Show the chain of files the version loads from.")
     ] = False,
-    operator: Operator = None,
+    operator: OperatorOption = None,
     store: Store = None,
     partition: Partition = None,
     json: Json = False,
@@ -98,15 +98,15 @@ def show(
     """Show one version: its commit, stores, schemas, partitions and files."""
     from holdfast.cli import commands
 
-    chosen = commands.Chosen(root, operator, store, partition)
+    chosen = commands.Selection(root, operator, store, partition)
     commands.run(json, lambda to: commands.show(to, chosen, at, files))
 
 
 @app.command()
 def history(
-    root: Root,
+    root: RootArgument,
     limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")] = 20,
-    operator: Operator = None,
+    operator: OperatorOption = None,
     store: Store = None,
     partition: Partition = None,
     json: Json = False,
@@ -114,13 +114,13 @@ def history(
     """List the versions there are, newest first."""
     from holdfast.cli import commands
 
-    chosen = commands.Chosen(root, operator, store, partition)
+    chosen = commands.Selection(root, operator, store, partition)
     commands.run(json, lambda to: commands.history(to, chosen, limit))
 
 
 @app.command()
 def get(
-    root: Root,
+    root: RootArgument,
     key: Annotated[
         list[str] | None,
         typer.Argument(
@@ -143,7 +143,7 @@ def get(
     all_versions: Annotated[
         bool, typer.Option("--history", help="Every version in which it changed.")
     ] = False,
-    operator: Operator = None,
+    operator: OperatorOption = None,
     store: Store = None,
     partition: Partition = None,
     json: Json = False,
@@ -151,14 +151,14 @@ def get(
     """Print the value of one key, or how it changed from version to version."""
     from holdfast.cli import commands
 
-    chosen = commands.Chosen(root, operator, store, partition)
-    wanted = commands.Key(tuple(key or ()), key_json)
+    chosen = commands.Selection(root, operator, store, partition)
+    wanted = commands.TypedKey(tuple(key or ()), key_json)
     commands.run(json, lambda to: commands.get(to, chosen, wanted, at, all_versions))
 
 
 @app.command()
 def scan(
-    root: Root,
+    root: RootArgument,
     where: Annotated[
         str | None,
         typer.Option(
@@ -174,7 +174,7 @@ def scan(
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")] = 20,
     at: At = None,
-    operator: Operator = None,
+    operator: OperatorOption = None,
     store: Store = None,
     partition: Partition = None,
     json: Json = False,
@@ -182,14 +182,14 @@ def scan(
     """Print rows of a version, in no promised order."""
     from holdfast.cli import commands
 
-    chosen = commands.Chosen(root, operator, store, partition)
+    chosen = commands.Selection(root, operator, store, partition)
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     commands.run(json, lambda to: commands.scan(to, chosen, at, names, where, limit))
 
 
 @app.command()
 def diff(
-    root: Root,
+    root: RootArgument,
     before: Annotated[
         str | None,
         typer.Argument(
@@ -205,7 +205,7 @@ def diff(
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="List at most so many; 0: all.")
     ] = 20,
-    operator: Operator = None,
+    operator: OperatorOption = None,
     store: Store = None,
     partition: Partition = None,
     json: Json = False,
@@ -213,12 +213,12 @@ def diff(
     """Compare two versions key by key. Ends with 1 where they differ, as diff does."""
     from holdfast.cli import commands
 
-    chosen = commands.Chosen(root, operator, store, partition)
+    chosen = commands.Selection(root, operator, store, partition)
     commands.run(json, lambda to: commands.diff(to, chosen, before, after, limit))
 
 
 @app.command()
-def verify(root: Root, json: Json = False) -> None:
+def verify(root: RootArgument, json: Json = False) -> None:
     """Check every byte of every version, those to fall back on included."""
     from holdfast.cli import commands
 

@@ -11,9 +11,9 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
-from holdfast.admin import Copied, CopyPlan
+from holdfast.admin import CopyPlan, CopyResult
 from holdfast.cli.exits import Exit
-from holdfast.cli.output import Check, Output, columns_of, nobody_to_ask
+from holdfast.cli.output import Check, Output, nobody_to_ask, table_fields
 from holdfast.errors import HoldfastError
 from holdfast.reading import (
     Diff,
@@ -25,7 +25,7 @@ from holdfast.reading import (
     RootInfo,
     StoreInfo,
     Verification,
-    VersionInfo,
+    VersionDetails,
 )
 from holdfast.reading.cells import cell_json, row_json
 from holdfast.store import Row
@@ -39,7 +39,7 @@ class JsonOutput(Output):
         _print({"roots": [_root(root) for root in roots]})
 
     def version(
-        self, root: RootInfo, version: VersionInfo, chains: Sequence[PartitionChain] | None
+        self, root: RootInfo, version: VersionDetails, chains: Sequence[PartitionChain] | None
     ) -> None:
         body = {
             "location": root.location,
@@ -81,7 +81,7 @@ class JsonOutput(Output):
         )
 
     def rows(self, store: InspectedStore, version: int, table: pa.Table, more: bool) -> None:
-        fields = columns_of(store, table)
+        fields = table_fields(store, table)
         rows = RowCodec(Schema(StructType(tuple(fields)))).from_arrow(table.columns, len(table))
         shown = [
             {f.name: cell_json(f.type, cell) for f, cell in zip(fields, row, strict=True)}
@@ -112,7 +112,7 @@ class JsonOutput(Output):
     def confirm_copy(self, plan: CopyPlan) -> bool:
         raise nobody_to_ask(plan)
 
-    def copied(self, copied: Copied) -> None:
+    def copied(self, copied: CopyResult) -> None:
         _print(asdict(copied))
 
     def checks(self, checks: Sequence[Check]) -> None:

@@ -24,7 +24,7 @@ from holdfast.types import RowCodec
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class Selection:
     """A location and what was chosen in it."""
 
     location: str
@@ -42,7 +42,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class TypedKey:
     """A key as it was typed: cell by cell, or as JSON."""
 
     cells: tuple[str, ...]
@@ -100,7 +100,7 @@ def ls(output: Output, location: str) -> Exit:
     return Exit.OK
 
 
-def show(output: Output, chosen: Chosen, at: str | None, files: bool) -> Exit:
+def show(output: Output, chosen: Selection, at: str | None, files: bool) -> Exit:
     """Show one version."""
     root = chosen.open_root()
     version = root.version(at, chosen.operator, chosen.store, chosen.partition)
@@ -111,7 +111,7 @@ def show(output: Output, chosen: Chosen, at: str | None, files: bool) -> Exit:
     return Exit.OK
 
 
-def history(output: Output, chosen: Chosen, limit: int) -> Exit:
+def history(output: Output, chosen: Selection, limit: int) -> Exit:
     """List the versions."""
     root = chosen.open_root()
     lines = root.history(chosen.operator, chosen.store, chosen.partition, limit or None)
@@ -119,7 +119,9 @@ def history(output: Output, chosen: Chosen, limit: int) -> Exit:
     return Exit.OK
 
 
-def get(output: Output, chosen: Chosen, key: Key, at: str | None, all_versions: bool) -> Exit:
+def get(
+    output: Output, chosen: Selection, key: TypedKey, at: str | None, all_versions: bool
+) -> Exit:
     """Print one key."""
     store = chosen.open_store()
     row = key.row(store)
@@ -135,7 +137,7 @@ def get(output: Output, chosen: Chosen, key: Key, at: str | None, all_versions: 
 
 def scan(
     output: Output,
-    chosen: Chosen,
+    chosen: Selection,
     at: str | None,
     columns: list[str] | None,
     where: str | None,
@@ -152,7 +154,9 @@ def scan(
     return Exit.OK
 
 
-def diff(output: Output, chosen: Chosen, before: str | None, after: str | None, limit: int) -> Exit:
+def diff(
+    output: Output, chosen: Selection, before: str | None, after: str | None, limit: int
+) -> Exit:
     """Compare two versions."""
     store = chosen.open_store()
     newer = store.root.resolve(after)

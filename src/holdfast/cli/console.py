@@ -23,8 +23,8 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.admin import Copied, CopyPlan
-from holdfast.cli.output import Check, Output, columns_of, nobody_to_ask
+from holdfast.admin import CopyPlan, CopyResult
+from holdfast.cli.output import Check, Output, nobody_to_ask, table_fields
 from holdfast.errors import HoldfastError
 from holdfast.reading import (
     Diff,
@@ -38,7 +38,7 @@ from holdfast.reading import (
     SegmentFile,
     StoreInfo,
     Verification,
-    VersionInfo,
+    VersionDetails,
 )
 from holdfast.reading.cells import cell_text
 from holdfast.store import Row
@@ -81,7 +81,7 @@ class ConsoleOutput(Output):
         self._console.print(table)
 
     def version(
-        self, root: RootInfo, version: VersionInfo, chains: Sequence[PartitionChain] | None
+        self, root: RootInfo, version: VersionDetails, chains: Sequence[PartitionChain] | None
     ) -> None:
         facts = {
             "root": f"{root.location} ({root.kind})",
@@ -171,7 +171,7 @@ class ConsoleOutput(Output):
         self._console.print(table)
 
     def rows(self, store: InspectedStore, version: int, table: pa.Table, more: bool) -> None:
-        fields = columns_of(store, table)
+        fields = table_fields(store, table)
         shown = _table(*(_aligned(field) for field in fields))
         codec = RowCodec(Schema(StructType(tuple(fields))))
         for row in codec.from_arrow(table.columns, table.num_rows):
@@ -235,7 +235,7 @@ class ConsoleOutput(Output):
         except typer.Abort:
             return False
 
-    def copied(self, copied: Copied) -> None:
+    def copied(self, copied: CopyResult) -> None:
         if copied.vanished:
             self.warning(
                 f"Retention removed {_versions(copied.vanished)} before they were copied; the "

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from holdfast.admin import Copied, CopyPlan
+from holdfast.admin import CopyPlan, CopyResult
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.reading import (
     Diff,
@@ -21,7 +21,7 @@ from holdfast.reading import (
     Progress,
     RootInfo,
     Verification,
-    VersionInfo,
+    VersionDetails,
 )
 from holdfast.store import Row
 
@@ -47,7 +47,7 @@ class Output(ABC):
 
     @abstractmethod
     def version(
-        self, root: RootInfo, version: VersionInfo, chains: Sequence[PartitionChain] | None
+        self, root: RootInfo, version: VersionDetails, chains: Sequence[PartitionChain] | None
     ) -> None:
         """One version; `chains` where its files were asked for."""
 
@@ -84,7 +84,7 @@ class Output(ABC):
         """Whether the user wants it. Raises InvalidArgument where nobody can be asked."""
 
     @abstractmethod
-    def copied(self, copied: Copied) -> None:
+    def copied(self, copied: CopyResult) -> None:
         """What a copy did."""
 
     @abstractmethod
@@ -112,7 +112,7 @@ def nobody_to_ask(plan: CopyPlan) -> InvalidArgument:
     )
 
 
-def columns_of(store: InspectedStore, table: pa.Table) -> list[Any]:
+def table_fields(store: InspectedStore, table: pa.Table) -> list[Any]:
     """The fields of a table's columns, as the store's schemas describe them."""
     known = {field.name: field for field in (*store.key_schema, *store.value_schema)}
     return [known[name] for name in table.column_names]

@@ -61,7 +61,7 @@ _IDLE_S = 60.0
 
 
 @dataclass(frozen=True)
-class Address:
+class CassandraAddress:
     """The parts of `cassandra://host,host:port/keyspace/name`."""
 
     netloc: str
@@ -81,7 +81,7 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Options:
+class CassandraOptions:
     """How a cluster is reached; what is not given comes from the environment."""
 
     username: str | None = None
@@ -108,7 +108,7 @@ class Options:
         return options
 
 
-class Client:
+class CassandraClient:
     """A session with the statements prepared in it."""
 
     def __init__(self, session: Any) -> None:
@@ -148,7 +148,7 @@ class Client:
 
 
 _lock = threading.Lock()
-_clients: dict[tuple[int, str, Options], Client] = {}
+_clients: dict[tuple[int, str, CassandraOptions], CassandraClient] = {}
 _closer: threading.Thread | None = None
 """Closes sessions; there is one while there are sessions."""
 
@@ -162,7 +162,7 @@ def _renew() -> None:
 os.register_at_fork(after_in_child=_renew)
 
 
-def client_of(netloc: str, options: Options, user: object) -> Client:
+def client_of(netloc: str, options: CassandraOptions, user: object) -> CassandraClient:
     """This process's client for the hosts in `netloc`, which is open as long as `user` lives."""
     global _closer
     place = (os.getpid(), netloc, options)
@@ -201,12 +201,12 @@ def close_idle() -> None:
             client.session.cluster.shutdown()
 
 
-def _own() -> dict[tuple[int, str, Options], Client]:
+def _own() -> dict[tuple[int, str, CassandraOptions], CassandraClient]:
     """The clients of this process. Those of the process it was forked from are left alone."""
     return {place: client for place, client in _clients.items() if place[0] == os.getpid()}
 
 
-def _connected(netloc: str, options: Options) -> Client:
+def _connected(netloc: str, options: CassandraOptions) -> CassandraClient:
     hosts, port = _hosts(netloc)
     _quieten()
     users = None
@@ -223,7 +223,7 @@ def _connected(netloc: str, options: Options) -> Client:
         control_connection_timeout=_CONNECT_S,
     )
     try:
-        return Client(cluster.connect())
+        return CassandraClient(cluster.connect())
     except NoHostAvailable:
         cluster.shutdown()
         _check_data_centre(netloc, options, cluster)
@@ -233,7 +233,7 @@ def _connected(netloc: str, options: Options) -> Client:
         raise
 
 
-def _check_data_centre(netloc: str, options: Options, cluster: Cluster) -> None:
+def _check_data_centre(netloc: str, options: CassandraOptions, cluster: Cluster) -> None:
     """Refuse a data centre that none of the nodes is in, as far as one of them has told."""
     found = {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
     if options.local_dc and found and options.local_dc not in found:
@@ -243,7 +243,7 @@ def _check_data_centre(netloc: str, options: Options, cluster: Cluster) -> None:
         )
 
 
-def profile_of(options: Options) -> ExecutionProfile:
+def profile_of(options: CassandraOptions) -> ExecutionProfile:
     """How requests are sent: to a node that has the rows, once, at the consistency asked for."""
     level, serial = CONSISTENCIES[options.consistency.lower()]
     return ExecutionProfile(
@@ -270,7 +270,7 @@ def _hosts(netloc: str) -> tuple[list[str], int]:
     return hosts, ports.pop() if ports else _PORT
 
 
-def _tls(options: Options) -> ssl.SSLContext | None:
+def _tls(options: CassandraOptions) -> ssl.SSLContext | None:
     wanted = (options.tls or ("true" if options.ca else "false")).lower() == "true"
     if not wanted:
         return None

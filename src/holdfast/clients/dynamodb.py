@@ -26,7 +26,7 @@ from holdfast.clients.aws import (
     status_of,
     title_of,
 )
-from holdfast.clients.retrying import Retrying, retried
+from holdfast.clients.retrying import Retrier, retried
 from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
 
 T = TypeVar("T")
@@ -61,14 +61,14 @@ class DynamoDbOptions(AwsOptions):
 
 
 @dataclass(frozen=True)
-class Place:
+class DynamoDbAddress:
     """What `dynamodb://region/name` names."""
 
     region: str
     name: str
 
     @classmethod
-    def of(cls, location: str) -> Place:
+    def of(cls, location: str) -> DynamoDbAddress:
         """Raises InvalidArgument where a part is missing."""
         parts = urlsplit(location)
         name = parts.path.strip("/")
@@ -84,11 +84,11 @@ class Place:
         return cls(parts.netloc, name)
 
 
-class Client:
+class DynamoDbClient:
     """boto3's client in this process."""
 
     def __init__(
-        self, location: str, place: Place, options: DynamoDbOptions, limit_ms: int
+        self, location: str, place: DynamoDbAddress, options: DynamoDbOptions, limit_ms: int
     ) -> None:
         self._location, self._place, self._options = location, place, options
         self._limit_ms = limit_ms
@@ -116,7 +116,7 @@ class Client:
         failure. After one no more are made, and those on their way have ended.
         """
         with self._mapping(what):
-            Retrying(passes, self._limit_ms).call_all(_pool_of(os.getpid()), calls)
+            Retrier(passes, self._limit_ms).call_all(_pool_of(os.getpid()), calls)
 
     @contextmanager
     def _mapping(self, what: str) -> Iterator[None]:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 4.0
 
 
-class Retrying:
+class Retrier:
     """Calls that belong together, each made again while its failure is one that passes by itself.
 
     They wait for the server together, whichever threads make them: it is over when `limit_ms` have
@@ -76,5 +76,5 @@ class Retrying:
 
 
 def retried(call: Callable[[], T], passes: Callable[[Exception], bool], limit_ms: int) -> T:
-    """What `call` gives, made again for `limit_ms` after its first failure, as in `Retrying`."""
-    return Retrying(passes, limit_ms).call(call)
+    """What `call` gives, made again for `limit_ms` after its first failure, as in `Retrier`."""
+    return Retrier(passes, limit_ms).call(call)

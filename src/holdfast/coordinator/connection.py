@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.coordinator import wire
 from holdfast.coordinator.messages import Message, decode_answer, encode
-from holdfast.coordinator.wire import Channel, CoordinatorAddress, Refused
+from holdfast.coordinator.wire import Channel, CoordinatorAddress, ProtocolError
 
 log = logging.getLogger(__name__)
 TIMEOUT_S = 5.0
@@ -87,14 +87,14 @@ class Connection:
         was_open = self._open is not None
         try:
             return self._exchanged(questions)
-        except (OSError, EOFError, Refused) as error:
+        except (OSError, EOFError, ProtocolError) as error:
             self._close()
             if not was_open:
                 self._give_up(error)
                 return None
         try:  # The connection was an old one: a new one may do.
             return self._exchanged(questions)
-        except (OSError, EOFError, Refused) as error:
+        except (OSError, EOFError, ProtocolError) as error:
             self._close()
             self._give_up(error)
             return None

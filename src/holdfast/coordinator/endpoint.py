@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from holdfast.coordinator import wire
 from holdfast.coordinator.instances import LocalCoordinator
 from holdfast.coordinator.messages import decode, encode_answer
-from holdfast.coordinator.wire import Channel, CoordinatorAddress, Refused, Secret
+from holdfast.coordinator.wire import Channel, CoordinatorAddress, ProtocolError, Secret
 
 log = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
-TIMEOUT_S = 5.0
+FRAME_TIMEOUT_S = 5.0
 PROOF_TIMEOUT_S = 2.0
 MAX_CONNECTIONS = 4096
 _FEWEST_UNPROVED = 64
@@ -49,7 +49,7 @@ class StateStoreCoordinator:
         host: str = LOOPBACK,
         *,
         bind_address: str | None = None,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float = FRAME_TIMEOUT_S,
         proof_timeout_s: float = PROOF_TIMEOUT_S,
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
@@ -207,7 +207,7 @@ class StateStoreCoordinator:
                 self._let_in(connection)
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unread else 0)
             self._selector.modify(connection.own, wanted, connection)
-        except Refused as refusal:
+        except ProtocolError as refusal:
             self._tell(str(refusal))
             self._drop(connection)
         except (OSError, EOFError):
@@ -297,7 +297,7 @@ class _Connection:
         assert self._channel is not None
         self.unread += self._channel.sealer.seal(payload)
         if len(self.unread) > _MAX_UNREAD_BYTES:
-            raise Refused("answers that nobody reads")
+            raise ProtocolError("answers that nobody reads")
 
     def write(self) -> None:
         """Send what the worker takes at once, and see what is awaited now."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from holdfast.coordinator.instances import Coordinator
-from holdfast.coordinator.wire import Refused
+from holdfast.coordinator.wire import ProtocolError
 from holdfast.errors import InvalidArgument
 from holdfast.ids import StateStoreId, StateStoreProviderId
 
@@ -108,14 +108,14 @@ def encode(message: Message) -> bytes:
 
 
 def decode(payload: bytes) -> Message:
-    """The message in some bytes; Refused when there is none."""
+    """The message in some bytes; ProtocolError when there is none."""
     try:
         name, *given = json.loads(payload)
         kind = _KINDS[name]
         parts = [part.name for part in fields(kind)]
         read = {part: _READ[part](value) for part, value in zip(parts, given, strict=True)}
     except (ValueError, TypeError, KeyError, RecursionError, InvalidArgument) as error:
-        raise Refused(f"no message of the coordinator ({type(error).__name__})") from None
+        raise ProtocolError(f"no message of the coordinator ({type(error).__name__})") from None
     return kind(**read)
 
 
@@ -131,7 +131,7 @@ def decode_answer(message: Message, payload: bytes) -> Any:
         if isinstance(message, GetLaggingStores):
             return [_provider_id(each) for each in answer]
     except (ValueError, TypeError, RecursionError) as error:
-        raise Refused(f"no answer of the coordinator ({type(error).__name__})") from None
+        raise ProtocolError(f"no answer of the coordinator ({type(error).__name__})") from None
     return answer
 
 

@@ -98,7 +98,7 @@ class StateStoreCoordinatorRef:
 
     def expect_instances(self, query_run_id: UUID, count: int) -> None:
         """Say how many instances a run is going to have. Says nothing outside the driver."""
-        if isinstance(self._link, _Here):
+        if isinstance(self._link, _LocalLink):
             self._link.instances.expect_instances(query_run_id, count)
 
     def deactivate_instances(self, query_run_id: UUID) -> None:
@@ -120,7 +120,7 @@ class StateStoreCoordinatorRef:
         return None if answers is None else answers[0]
 
 
-class _Here:
+class _LocalLink:
     """The way inside the driver's process."""
 
     def __init__(self, coordinator: StateStoreCoordinator) -> None:
@@ -149,13 +149,13 @@ class _Registry:
             known = self._endpoint
             if known is not None and self._application_id == application_id and known.is_running:
                 log.debug("Retrieved existing StateStoreCoordinator endpoint")
-                return _Here(known), known.address
+                return _LocalLink(known), known.address
             self._stop()
             made = StateStoreCoordinator(host, bind_address=bind_address)
             self._endpoint, self._application_id = made, application_id
             self._pid = os.getpid()
             log.info("Registered StateStoreCoordinator endpoint")
-            return _Here(made), made.address
+            return _LocalLink(made), made.address
 
     def stop(self) -> None:
         if self._pid != os.getpid():

@@ -33,7 +33,7 @@ REPLY_BYTES = GREETING_BYTES + _MAC_BYTES
 PROOF_BYTES = _MAC_BYTES
 
 
-class Refused(Exception):
+class ProtocolError(Exception):
     """What the other end sent is not what it has to be: the connection ends."""
 
 
@@ -105,13 +105,16 @@ class Opener:
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that are whole with these bytes. Raises Refused; nothing holds after it."""
+        """The payloads that are whole with these bytes.
+
+        Raises ProtocolError; nothing holds after it.
+        """
         self._rest += data
         payloads = []
         while len(self._rest) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._rest)
             if length > self._max_bytes:
-                raise Refused(f"a frame of {length} bytes, {self._max_bytes} are the most")
+                raise ProtocolError(f"a frame of {length} bytes, {self._max_bytes} are the most")
             end = _LENGTH.size + _MAC_BYTES + length
             if len(self._rest) < end:
                 break
@@ -122,7 +125,7 @@ class Opener:
 
     def _opened(self, mac: bytes, payload: bytes) -> bytes:
         if not hmac.compare_digest(mac, _mac(self._key, _COUNT.pack(self._count), payload)):
-            raise Refused("a frame that was altered, repeated or sent without the secret")
+            raise ProtocolError("a frame that was altered, repeated or sent without the secret")
         self._count += 1
         return payload
 
@@ -152,7 +155,7 @@ def accept_reply(secret: Secret, greeted: bytes, reply: bytes) -> tuple[bytes, C
     _check_magic(reply)
     own, proof = reply[:GREETING_BYTES], reply[GREETING_BYTES:]
     if not hmac.compare_digest(proof, secret.mac(b"worker", greeted, own)):
-        raise Refused("a worker without the application's secret")
+        raise ProtocolError("a worker without the application's secret")
     to_worker, to_endpoint = _keys(secret, greeted, own)
     channel = Channel(Sealer(to_worker), Opener(to_endpoint, MAX_REQUEST_BYTES))
     return secret.mac(b"endpoint", greeted, own), channel
@@ -162,7 +165,7 @@ def accept_proof(secret: Secret, greeted: bytes, reply: bytes, proof: bytes) -> 
     """The worker's channel, once the endpoint has proved that it knows the secret, too."""
     own = reply[:GREETING_BYTES]
     if not hmac.compare_digest(proof, secret.mac(b"endpoint", greeted, own)):
-        raise Refused("an endpoint without the application's secret")
+        raise ProtocolError("an endpoint without the application's secret")
     to_worker, to_endpoint = _keys(secret, greeted, own)
     return Channel(Sealer(to_endpoint), Opener(to_worker, MAX_ANSWER_BYTES))
 
@@ -173,7 +176,7 @@ def _keys(secret: Secret, greeted: bytes, own: bytes) -> tuple[bytes, bytes]:
 
 def _check_magic(said: bytes) -> None:
     if not said.startswith(_MAGIC):
-        raise Refused("somebody who does not speak this protocol")
+        raise ProtocolError("somebody who does not speak this protocol")
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:

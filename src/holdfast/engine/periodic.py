@@ -9,7 +9,7 @@ from collections.abc import Callable
 log = logging.getLogger(__name__)
 
 
-class Periodic:
+class PeriodicJob:
     """Runs `work` every `interval_ms` on a daemon thread. What `work` raises is logged."""
 
     def __init__(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:

@@ -32,7 +32,7 @@ from holdfast.engine.partition.rows import Rows
 from holdfast.engine.partition.writer import PartitionReader, PartitionWriter
 from holdfast.engine.statestore import EngineReadStateStore, EngineStateStore
 from holdfast.engine.storage import Runtime, Storage
-from holdfast.engine.versions.commit import Prepared, Swap, fits
+from holdfast.engine.versions.commit import PreparedPartition, Swap, fits
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.compaction import merge, output_path, plan
 from holdfast.engine.versions.log import VersionLog
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Opened:
+class OpenVersion:
     """A version as the provider keeps it open.
 
     `based_at_ms` is when, by the monotonic clock, it was known to be the newest, if it was.
@@ -66,7 +66,7 @@ class Attempt:
     """One try at committing one version; kept so that a second try recognises the first."""
 
     commit_id: str
-    prepared: Prepared
+    prepared: PreparedPartition
     files: list[str] = field(default_factory=list)
     published: bool = False
     """Whether a manifest may name the files: from then on only a clean-up can tell."""
@@ -85,8 +85,8 @@ class EngineProvider(StateStoreProvider):
     """All versions of one store under one root.
 
     Used alone, a commit writes a manifest for this store, in its own directory. As part of a
-    query (`in_query`) a commit only prepares: it writes the files of an attempt and reports them
-    in `prepared`, and the version exists once the driver's manifest names them. Subclasses say
+    query (`prepares_only`) a commit only prepares: it writes the files of an attempt and reports
+    them in `prepared`, and the version exists once the driver's manifest names them. Subclasses say
     where the bytes live, unless a storage is handed in, or the history of one. A `shape` is one
     that the caller has checked against what is stored; the providers of a store share it.
     """
@@ -94,19 +94,19 @@ class EngineProvider(StateStoreProvider):
     def __init__(
         self,
         *,
-        in_query: bool = False,
+        prepares_only: bool = False,
         runtime: Runtime | None = None,
         storage: Storage | None = None,
         versions: VersionLog | None = None,
         shape: StoreShape | None = None,
     ) -> None:
-        self._in_query = in_query
+        self._prepares_only = prepares_only
         self._given_versions = versions
         self._given_shape = shape
         self._given_storage = storage if versions is None else versions.storage
         self._runtime = runtime or Runtime.system()
         self._counters = Counters()
-        self._open: OrderedDict[int, Opened] = OrderedDict()
+        self._open: OrderedDict[int, OpenVersion] = OrderedDict()
         self._swaps: list[Swap] = []
         self._merging: set[str] = set()
         """Files of merges under way."""
@@ -138,13 +138,13 @@ class EngineProvider(StateStoreProvider):
         )
         location = (
             state_store_id.checkpoint_root_location
-            if self._in_query
+            if self._prepares_only
             else state_store_id.store_checkpoint_location()
         )
-        self._directory = state_store_id.relative_location() if self._in_query else ""
+        self._directory = state_store_id.relative_location() if self._prepares_only else ""
         self._storage = self._given_storage or self._open_storage(location, hadoop_conf or {})
         self._versions = self._given_versions or VersionLog(self._storage, self._runtime)
-        if not self._in_query:
+        if not self._prepares_only:
             self._committer = Committer(self._versions, self._runtime, store_confs)
             self._cleaner = Cleaner(self._versions, self._runtime, store_confs)
         self._cache = self._new_cache()
@@ -186,7 +186,7 @@ class EngineProvider(StateStoreProvider):
         opened = self._opened(version, load)
         return EngineReadStateStore(self, version, PartitionReader(self.shape, opened.chain))
 
-    def _opened(self, version: int, load: Callable[[int], Manifest] | None) -> Opened:
+    def _opened(self, version: int, load: Callable[[int], Manifest] | None) -> OpenVersion:
         if self._closed:
             raise Closed(f"The provider of {self._id} is closed; create a new one.")
         if version < 0:
@@ -202,7 +202,7 @@ class EngineProvider(StateStoreProvider):
             self._keep(version, opened)
             return opened
 
-    def _load(self, version: int, load: Callable[[int], Manifest]) -> Opened:
+    def _load(self, version: int, load: Callable[[int], Manifest]) -> OpenVersion:
         try:
             manifest = load(version)
         except VersionNotFound:
@@ -212,7 +212,7 @@ class EngineProvider(StateStoreProvider):
         if self._conf.max_versions_to_retain_in_memory == 0:
             self._cache = self._new_cache()
         entry = self._entry(manifest)
-        return Opened(manifest, Chain(entry, version, self._cache), based_at_ms=None)
+        return OpenVersion(manifest, Chain(entry, version, self._cache), based_at_ms=None)
 
     def _entry(self, manifest: Manifest) -> PartitionEntry:
         try:
@@ -235,17 +235,17 @@ class EngineProvider(StateStoreProvider):
             committed_at_ms=0,
             hash_name=HASH_NAME,
             operators={self._id.operator_id: {self._id.store_name: store}},
-            scope={} if self._in_query else scope,
+            scope={} if self._prepares_only else scope,
         )
 
-    def _keep(self, version: int, opened: Opened) -> None:
+    def _keep(self, version: int, opened: OpenVersion) -> None:
         limit = self._conf.max_versions_to_retain_in_memory
         if limit:
             self._open[version] = opened
         while len(self._open) > limit:
             self._open.popitem(last=False)
 
-    def prepare(self, opened: Opened, writer: PartitionWriter) -> Attempt:
+    def prepare(self, opened: OpenVersion, writer: PartitionWriter) -> Attempt:
         """Write the files of an attempt at the version after `opened`. Nothing is visible yet."""
         sealed = writer.seal()
         version = opened.manifest.version + 1
@@ -258,7 +258,7 @@ class EngineProvider(StateStoreProvider):
                 path = delta.path(self._directory)
                 files = copies.copy_files(self._storage, path, self._conf)
         self._merge_inside_batch(opened.chain)
-        prepared = Prepared(
+        prepared = PreparedPartition(
             operator=self._id.operator_id,
             store=self._id.store_name,
             partition=self._id.partition_id,
@@ -273,7 +273,7 @@ class EngineProvider(StateStoreProvider):
         )
         return Attempt(self._runtime.new_id(), prepared, files)
 
-    def publish(self, opened: Opened, attempt: Attempt) -> str:
+    def publish(self, opened: OpenVersion, attempt: Attempt) -> str:
         """Commit a prepared attempt and return the file its delta is in. Not in a query."""
         attempt.published = True
         with self._commits:
@@ -281,13 +281,13 @@ class EngineProvider(StateStoreProvider):
             manifest = self._committer.commit(
                 opened.manifest, opened.based_at_ms, [attempt.prepared], attempt.commit_id
             )
-            self.committed(manifest, newest_at_ms)
+            self.note_committed(manifest, newest_at_ms)
         attempt.entry = self._entry(manifest)
         if attempt.prepared.delta is None:
             return f"{self._storage.location}/{manifest_path(manifest.version)}"
         return f"{self._storage.location}/{attempt.entry.segments[0].path(self._directory)}"
 
-    def committed(self, manifest: Manifest, newest_at_ms: int | None = None) -> None:
+    def note_committed(self, manifest: Manifest, newest_at_ms: int | None = None) -> None:
         """Take note of a version that was committed with an attempt of this provider.
 
         `newest_at_ms` is when, by the monotonic clock, it surely was the newest.
@@ -296,7 +296,7 @@ class EngineProvider(StateStoreProvider):
             entry = self._entry(manifest)
             self._swaps = [swap for swap in self._swaps if fits(entry.segments, swap)]
             chain = Chain(entry, manifest.version, self._cache)
-            self._keep(manifest.version, Opened(manifest, chain, newest_at_ms))
+            self._keep(manifest.version, OpenVersion(manifest, chain, newest_at_ms))
 
     def discard(self, attempt: Attempt) -> None:
         """Remove the files of an attempt, unless a manifest may name them."""
@@ -320,7 +320,7 @@ class EngineProvider(StateStoreProvider):
                 info = self._write_segment(blob, pieces)
         self._counters.bytes_written += info.size
         ref = SegmentRef("delta", version, version, attempt, info)
-        if inline is not None and self._in_query:  # the next version is likely to be made here
+        if inline is not None and self._prepares_only:  # the next version is likely to be made here
             self._storage.keep(ref.own_path(self._directory), inline)
         self._cache.trust(ref.name)
         return ref, inline
@@ -338,7 +338,7 @@ class EngineProvider(StateStoreProvider):
 
     def _merge_inside_batch(self, chain: Chain) -> None:
         """A chain at its limit is merged before the batch goes on: reads must stay quick."""
-        if self._in_query:  # nobody tells it here that a version took its merges in
+        if self._prepares_only:  # nobody tells it here that a version took its merges in
             self._swaps = [swap for swap in self._swaps if fits(chain.entry.segments, swap)]
         if len(chain.entry.segments) >= self._conf.max_segments and not self._swaps:
             self._merge(chain)
@@ -419,7 +419,7 @@ class EngineProvider(StateStoreProvider):
 
     def cleanup(self) -> None:
         """Remove versions beyond retention and files nothing needs. In a query the driver does."""
-        if not self._in_query:
+        if not self._prepares_only:
             self._cleaner.clean(self.waiting_files, self._commits)
 
     @property
@@ -448,9 +448,9 @@ class EngineProvider(StateStoreProvider):
             self._open.clear()
 
     @property
-    def in_query(self) -> bool:
+    def prepares_only(self) -> bool:
         """Whether commits only prepare."""
-        return self._in_query
+        return self._prepares_only
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}[id={self._id},dir={self.base_dir}]"

@@ -12,19 +12,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.engine.arrays import Mask
 from holdfast.engine.files.segment import index_numbers
-from holdfast.engine.partition.columns import Mask
 from holdfast.engine.partition.rows import NEVER, Rows
 from holdfast.engine.partition.stack import Bounds, IndexRange
 from holdfast.engine.partition.writer import PartitionReader, PartitionWriter, rows_table
-from holdfast.engine.versions.commit import Prepared
+from holdfast.engine.versions.commit import PreparedPartition
 from holdfast.errors import Closed, IllegalState, InvalidArgument
 from holdfast.ids import StateStoreId
 from holdfast.store import ReadStateStore, Row, RowPair, StateStore, StateStoreMetrics
 from holdfast.types import RowCodec, Schema, parse_schema
 
 if TYPE_CHECKING:
-    from holdfast.engine.provider import Attempt, EngineProvider, Opened
+    from holdfast.engine.provider import Attempt, EngineProvider, OpenVersion
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class EngineStateStore(EngineReadStateStore, StateStore):
     _partition: PartitionWriter
 
     def __init__(
-        self, provider: EngineProvider, version: int, writer: PartitionWriter, opened: Opened
+        self, provider: EngineProvider, version: int, writer: PartitionWriter, opened: OpenVersion
     ) -> None:
         super().__init__(provider, version, writer)
         self._opened = opened
@@ -261,7 +261,7 @@ class EngineStateStore(EngineReadStateStore, StateStore):
         try:
             if self._attempt is None:
                 self._attempt = self._provider.prepare(self._opened, self._partition)
-            if not self._provider.in_query:
+            if not self._provider.prepares_only:
                 file = self._provider.publish(self._opened, self._attempt)
                 log.info("Committed version %d for %s to file %s", new_version, self, file)
         except Exception as error:
@@ -273,7 +273,7 @@ class EngineStateStore(EngineReadStateStore, StateStore):
         return new_version
 
     @property
-    def prepared(self) -> Prepared:
+    def prepared(self) -> PreparedPartition:
         """What a driver needs to commit this store. Requires: `commit` was called in a query."""
         if self._attempt is None:
             raise IllegalState(f"{self} has not been committed yet.")
@@ -293,7 +293,7 @@ class EngineStateStore(EngineReadStateStore, StateStore):
 
         `keep_files` where a manifest may name them.
         """
-        if self._state is State.COMMITTED and self._provider.in_query:
+        if self._state is State.COMMITTED and self._provider.prepares_only:
             self._state = State.UPDATING
         if keep_files and self._attempt is not None:
             self._attempt.published = True

@@ -29,7 +29,7 @@ class TooLarge(Exception):
     """There is no room for the whole blob; `Storage.read_range` gives parts of it."""
 
 
-class Sink(Protocol):
+class ByteSink(Protocol):
     """What bytes are written to."""
 
     def write(self, data: bytes | memoryview | pa.Buffer) -> object:

@@ -24,7 +24,7 @@ from holdfast.reading.model import (
     SegmentFile,
     StoreInfo,
     Verification,
-    VersionInfo,
+    VersionDetails,
 )
 from holdfast.reading.root import Root
 from holdfast.reading.store import InspectedStore
@@ -43,7 +43,7 @@ __all__ = [
     "InspectedStore",
     "Progress",
     "RootInfo",
-    "VersionInfo",
+    "VersionDetails",
     "StoreInfo",
     "PartitionInfo",
     "HistoryLine",

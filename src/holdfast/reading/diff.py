@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from holdfast.engine.arrays import Index, Mask
 from holdfast.engine.files.blocks import BadSegment
 from holdfast.engine.files.manifest import SegmentRef
 from holdfast.engine.files.segment import Segment
-from holdfast.engine.partition.columns import Index, Mask, equal
+from holdfast.engine.partition.columns import equal
 from holdfast.engine.partition.rows import Rows
-from holdfast.engine.partition.stack import Bounds, Found, StateView
+from holdfast.engine.partition.stack import Bounds, KeyMatches, SegmentStack
 from holdfast.engine.partition.writer import PartitionReader
 from holdfast.reading.evolution import fit_columns
 from holdfast.reading.model import Change, ChangeKind
@@ -80,7 +81,7 @@ def _touched_pieces(
             segment.check()
     except BadSegment:
         return None
-    return StateView(segments, new.shape.layout, Bounds()).pieces(keep_dead=True)
+    return SegmentStack(segments, new.shape.layout, Bounds()).pieces(keep_dead=True)
 
 
 def _fresh_segments(old: PartitionReader, new: PartitionReader) -> list[SegmentRef] | None:
@@ -117,7 +118,7 @@ def _compare(
         found.add("changed", pairs, np.flatnonzero(both & ~pairs.same()))
 
 
-def _lookup(reader: PartitionReader, rows: Rows) -> Found:
+def _lookup(reader: PartitionReader, rows: Rows) -> KeyMatches:
     return reader.chain.run(lambda view: view.lookup(rows.hashes, rows.keys), reader.shape.layout)
 
 
@@ -136,7 +137,7 @@ class _Pairs:
         self._before = self._columns(was, before)
         self._after = self._columns(stays, after)
 
-    def _columns(self, found: Found, reader: PartitionReader) -> list[pa.Array]:
+    def _columns(self, found: KeyMatches, reader: PartitionReader) -> list[pa.Array]:
         stored = reader.shape.value_schema
         return fit_columns(
             found.values(reader.shape.layout), stored, self._values, len(self._keys[0])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.locations import open_storage
-from holdfast.engine.files.filenames import PACKS, STATE, TAGS, VERSIONS
+from holdfast.engine.files.filenames import PACKS, STATE_FOLDER, TAGS, VERSIONS
 from holdfast.engine.storage import Storage
 from holdfast.errors import InvalidArgument
 from holdfast.reading.root import Root, has_versions
@@ -30,7 +30,7 @@ def open_roots(
     storage = open_storage(location, options)
     if has_versions(storage):
         return [Root(storage)]
-    inside = open_storage(f"{storage.location}/{STATE}", options)
+    inside = open_storage(f"{storage.location}/{STATE_FOLDER}", options)
     if has_versions(inside):
         return [Root(inside)]
     found = [

@@ -18,7 +18,7 @@ from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.reading.find import open_root
 from holdfast.reading.model import StoreInfo
 from holdfast.reading.root import Root
-from holdfast.reading.store import At, InspectedStore
+from holdfast.reading.store import InspectedStore, VersionLike
 from holdfast.store import Row
 from holdfast.types import ArrayType, Field, RowCodec, Schema, StructType, moment
 
@@ -79,7 +79,7 @@ class LiveState:
     Polars and all who speak Arrow's C stream interface read it as a table.
     """
 
-    def __init__(self, store: InspectedStore, at: At = None) -> None:
+    def __init__(self, store: InspectedStore, at: VersionLike = None) -> None:
         self._view = _opened(store, at)
 
     @property
@@ -203,7 +203,7 @@ class LiveState:
         return f"<table>{cells}</table>"
 
 
-def _opened(store: InspectedStore, at: At = None) -> _View:
+def _opened(store: InspectedStore, at: VersionLike = None) -> _View:
     root = store.root
     manifest = root.newest_readable() if at is None else root.manifest(root.resolve(at))
     if at is None and manifest.version != root.versions[-1]:

@@ -51,7 +51,7 @@ class PartitionInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class VersionInfo:
+class VersionDetails:
     """A version and what its manifest says about the commit."""
 
     version: int

@@ -23,7 +23,7 @@ from holdfast.reading.model import (
     RootKind,
     SegmentFile,
     StoreInfo,
-    VersionInfo,
+    VersionDetails,
 )
 from holdfast.reading.store import InspectedStore
 from holdfast.standalone.partitions import OPERATOR
@@ -117,11 +117,11 @@ class Root:
         operator: int | None = None,
         store: str | None = None,
         partition: int | None = None,
-    ) -> VersionInfo:
+    ) -> VersionDetails:
         """One version with the chosen stores in it."""
         self._check_choice(operator, store, partition)
         manifest = self.manifest(self.resolve(at))
-        return VersionInfo(
+        return VersionDetails(
             version=manifest.version,
             parent=manifest.parent,
             committed_at_ms=manifest.committed_at_ms,

@@ -24,7 +24,7 @@ from holdfast.types import Schema, StructType
 if TYPE_CHECKING:
     from holdfast.reading.root import Root
 
-At = int | str | None
+VersionLike = int | str | None
 
 
 class InspectedStore:
@@ -51,7 +51,7 @@ class InspectedStore:
         """The columns of a value in the newest version."""
         return self._newest().value_schema
 
-    def get(self, key: Any, at: At = None) -> Row | None:
+    def get(self, key: Any, at: VersionLike = None) -> Row | None:
         """The value of a key at a version, or None."""
         return self._get(key, self.root.resolve(at))
 
@@ -74,7 +74,7 @@ class InspectedStore:
         return found
 
     def scan(
-        self, at: At = None, columns: Sequence[str] | None = None, where: Any = None
+        self, at: VersionLike = None, columns: Sequence[str] | None = None, where: Any = None
     ) -> pa.Table:
         """The state at a version as a table.
 
@@ -84,7 +84,7 @@ class InspectedStore:
         return pa.concat_tables([empty, *self.tables(at, columns, where)])
 
     def tables(
-        self, at: At = None, columns: Sequence[str] | None = None, where: Any = None
+        self, at: VersionLike = None, columns: Sequence[str] | None = None, where: Any = None
     ) -> Iterator[pa.Table]:
         """The same a table at a time, as of this call."""
         readers = self._readers(self.root.resolve(at)).values()
@@ -107,7 +107,7 @@ class InspectedStore:
             parse_where(where, columns) if isinstance(where, str) else check_filter(where, columns)
         )
 
-    def changes(self, at: At = None) -> Iterator[tuple[pa.Table, pa.Array]]:
+    def changes(self, at: VersionLike = None) -> Iterator[tuple[pa.Table, pa.Array]]:
         """What a version wrote: keys with their new values, and for each row whether it is gone.
 
         Keys that a bound evicted are not among them: nothing is written for those.
@@ -117,7 +117,7 @@ class InspectedStore:
                 dead = np.zeros(len(piece), bool) if piece.dead is None else piece.dead
                 yield self._fitted(reader, rows_table(reader.shape, piece)), pa.array(dead)
 
-    def find(self, keys: Sequence[Row], at: At = None) -> pa.Table:
+    def find(self, keys: Sequence[Row], at: VersionLike = None) -> pa.Table:
         """Those of some keys that there are, with their values, as a table."""
         parts = []
         for reader in self._readers(self.root.resolve(at)).values():
@@ -128,14 +128,18 @@ class InspectedStore:
             parts.append(self._fitted(reader, present))
         return pa.concat_tables(parts)
 
-    def partition_of(self, key: Any, at: At = None) -> int:
+    def partition_of(self, key: Any, at: VersionLike = None) -> int:
         """The partition a key belongs to, whether it is there or not."""
         entry = self.root.manifest(self.root.resolve(at)).operators[self.operator][self.name]
         shape = self.root.shape(entry)
         return _partition_of(shape, entry, shape.keys.encode(key)).index
 
     def head(
-        self, limit: int, at: At = None, columns: Sequence[str] | None = None, where: Any = None
+        self,
+        limit: int,
+        at: VersionLike = None,
+        columns: Sequence[str] | None = None,
+        where: Any = None,
     ) -> tuple[pa.Table, bool]:
         """The first rows of a scan, and whether there are more. Reads no further than that."""
         parts = [self.arrow_schema(columns).empty_table()]
@@ -156,7 +160,9 @@ class InspectedStore:
                 raise InvalidArgument(f"There is no column {name!r}; there are {schema.names}.")
         return pa.schema([schema.field(name) for name in wanted])
 
-    def diff(self, before: At, after: At = None, limit: int | None = None) -> Diff:
+    def diff(
+        self, before: VersionLike, after: VersionLike = None, limit: int | None = None
+    ) -> Diff:
         """What changed from one version to another, key by key.
 
         At most `limit` changes are listed (None: all); the counts are of all of them.

@@ -17,7 +17,7 @@ from holdfast.spark.operators.deduplication import Deduplication
 from holdfast.spark.operators.group_state import GroupStates, checked_timeout
 from holdfast.spark.operators.keyed import KeyedOperator
 from holdfast.spark.operators.on_tables import processed
-from holdfast.spark.operators.operator import DELAY, Operator, Step, quoted
+from holdfast.spark.operators.operator import DELAY, FrameStep, Operator, quote_column
 from holdfast.spark.operators.processor import (
     ArrowProcessing,
     PandasProcessing,
@@ -68,7 +68,7 @@ class StatefulDataFrame:
         self._flow = Flow.of(native) if flow is None else flow
         self._is_plain = not self._flow.stages
 
-    def _then(self, step: Step) -> StatefulDataFrame:
+    def _then(self, step: FrameStep) -> StatefulDataFrame:
         native = step(self._native)
         if self._is_plain:
             return StatefulDataFrame(native)
@@ -202,7 +202,7 @@ class StatefulDataFrame:
             return F.col(given)
         columns = self.columns
         if type(given) is int and 1 <= given <= len(columns):
-            return self._native[quoted(columns[given - 1])]
+            return self._native[quote_column(columns[given - 1])]
         raise InvalidArgument(
             f"groupBy takes columns, their names or their places from 1 to {len(columns)}, not "
             f"{given!r}."
@@ -289,7 +289,7 @@ class StatefulDataFrame:
             raise _NotPart(f"DataFrame.{name} is not part of a stateful stream: {_ELSEWHERE}.")
         # Copying and pickling ask before there is a frame to ask.
         if "_native" in self.__dict__ and name in self._native.columns:
-            return self._native[quoted(name)]
+            return self._native[quote_column(name)]
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __repr__(self) -> str:

@@ -18,20 +18,20 @@ from holdfast.conf import VIEW_PREFIX, StateStoreConf, settings_below
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.spark.operators.operator import Shown
+from holdfast.spark.operators.operator import ViewSource
 from holdfast.spark.pipeline.stages import StageRun
 from holdfast.spark.pipeline.templates import Template
 from holdfast.streams import process
 from holdfast.streams.tasks.task import StoreSpec
 from holdfast.types import Schema, StructType, columns_of, parse_schema
 from holdfast.views import (
-    Applied,
-    Change,
+    ChangeCounts,
     Follower,
-    Step,
     View,
+    ViewChange,
     ViewSchema,
     ViewSpec,
+    ViewStep,
     is_unbounded,
     open_view,
 )
@@ -43,7 +43,7 @@ _TOLD = re.compile(r"holdfast tells: (?P<json>\[.*\])")
 
 
 @dataclass(frozen=True)
-class ViewWish:
+class ViewRequest:
     """What a query was told about its view."""
 
     location: str
@@ -52,9 +52,9 @@ class ViewWish:
     variable: str | None = None
 
 
-def taken_wish(
+def take_view_request(
     take: Callable[[str], str | None], own: Mapping[str, str], settings: Mapping[str, str]
-) -> ViewWish | None:
+) -> ViewRequest | None:
     """The view among a writer's options, which `take` removes; None without one.
 
     How its database is reached is said by settings `spark.holdfast.view.…`, of which `own` are
@@ -71,18 +71,18 @@ def taken_wish(
     if operator is not None and not operator.isdecimal():
         raise InvalidArgument("The option viewOperator is the number of an operator, from 0.")
     number = None if operator is None else int(operator)
-    return ViewWish(location, settings_below(VIEW_PREFIX, settings), number, variable)
+    return ViewRequest(location, settings_below(VIEW_PREFIX, settings), number, variable)
 
 
 @dataclass(frozen=True)
-class ShownStore:
+class ViewedStore:
     """One store as tasks read it for a view; `columns` of its values are shown."""
 
     store: StoreSpec
     view: ViewSpec
-    step: Step
+    step: ViewStep
 
-    def changes(self, partition: int) -> Iterator[Change]:
+    def changes(self, partition: int) -> Iterator[ViewChange]:
         """What the version changed, or has."""
         reader = self.store.engine(partition).get_read_store(self.step.version)
         return self.step.changes(reader, partition)
@@ -99,7 +99,7 @@ class StreamView:
 
     def __init__(
         self,
-        wish: ViewWish,
+        request: ViewRequest,
         stages: list[StageRun],
         session: SparkSession,
         manifest: Manifest,
@@ -107,7 +107,7 @@ class StreamView:
         root: str,
         conf: StateStoreConf,
     ) -> None:
-        number = len(stages) - 1 if wish.operator is None else wish.operator
+        number = len(stages) - 1 if request.operator is None else request.operator
         if number >= len(stages):
             raise InvalidArgument(
                 f"viewOperator is {number}, and the query has the operators 0 to {len(stages) - 1}."
@@ -119,14 +119,16 @@ class StreamView:
                 "provider alone."
             )
         self._session = session
-        self._shown: Shown = self._run.operator.shown(wish.variable)
+        self._shown: ViewSource = self._run.operator.shown(request.variable)
         self._store = self._run.stores[self._shown.store]
         self._made: Template | None = None
         make = self._shown.make
         if make is not None:
             schemas = [self._run.frames.rows_schema]
             self._made = Template(session, schemas, lambda rows: make(rows[0]))
-        self._spec = ViewSpec(wish.location, self._schema(), wish.options, conf.retry_timeout_ms)
+        self._spec = ViewSpec(
+            request.location, self._schema(), request.options, conf.retry_timeout_ms
+        )
         self._view: View = open_view(self._spec)
         self._follower = Follower(
             self._view, manifest, number, self._shown.store, root, versions.newest_intact
@@ -147,8 +149,8 @@ class StreamView:
     def follow(self, manifest: Manifest, before: Callable[[], Manifest | None]) -> None:
         """Bring the view to a version; `before` gives the one before it."""
 
-        def run(step: Step) -> list[Applied]:
-            return self._by_tasks(ShownStore(self._store, self._spec, step))
+        def run(step: ViewStep) -> list[ChangeCounts]:
+            return self._by_tasks(ViewedStore(self._store, self._spec, step))
 
         self._follower.follow(manifest, before, run, is_small=self._is_small(manifest))
 
@@ -164,7 +166,7 @@ class StreamView:
         deltas = [ref for part in parts for ref in part.segments[:1] if ref.low == ref.high]
         return max((ref.info.size for ref in deltas), default=0) <= _SMALL_BYTES
 
-    def _by_tasks(self, shown: ShownStore) -> list[Applied]:
+    def _by_tasks(self, shown: ViewedStore) -> list[ChangeCounts]:
         numbers = self._run.rdd.numbers(self._session)
         if self._made is None:
             written = numbers.mapInArrow(_writer(shown), _COUNTS)
@@ -180,19 +182,19 @@ class StreamView:
             raise told from None
 
 
-def _sums(frame: DataFrame) -> list[Applied]:
-    return [Applied(*row) for row in frame.collect()]
+def _sums(frame: DataFrame) -> list[ChangeCounts]:
+    return [ChangeCounts(*row) for row in frame.collect()]
 
 
 _Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def _writer(shown: ShownStore) -> _Batches:
+def _writer(shown: ViewedStore) -> _Batches:
     """Writes what the partitions it is given changed."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         process.acknowledge()
-        view, done = open_view(shown.view), Applied()
+        view, done = open_view(shown.view), ChangeCounts()
         for partition in _numbers(batches):
             for upserts, deletes in shown.changes(partition):
                 fitted = None if upserts is None else shown.fitting(upserts)
@@ -204,7 +206,7 @@ def _writer(shown: ShownStore) -> _Batches:
     return write
 
 
-def _reader(shown: ShownStore) -> _Batches:
+def _reader(shown: ViewedStore) -> _Batches:
     """Removes what went, and puts out stored rows for Spark to finish."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -221,11 +223,11 @@ def _reader(shown: ShownStore) -> _Batches:
     return read
 
 
-def _finisher(shown: ShownStore) -> _Batches:
+def _finisher(shown: ViewedStore) -> _Batches:
     """Writes finished rows."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        view, done = open_view(shown.view), Applied()
+        view, done = open_view(shown.view), ChangeCounts()
         for batch in batches:
             rows = shown.fitting(pa.Table.from_batches([batch]))
             with _telling():
@@ -240,7 +242,7 @@ def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
         yield from batch.column(0).to_pylist()
 
 
-def _counts(done: Applied) -> pa.RecordBatch:
+def _counts(done: ChangeCounts) -> pa.RecordBatch:
     counts = {"written": done.written, "removed": done.removed, "odd": done.odd}
     return pa.RecordBatch.from_pydict({name: [count] for name, count in counts.items()})
 

@@ -19,7 +19,7 @@ from holdfast.spark.running.query import StatefulQuery
 from holdfast.spark.sinks.checks import (
     Checkpoint,
     check_kafka,
-    check_name,
+    check_query_name,
     check_recovery,
     check_sink,
     checkpoint_of,
@@ -37,7 +37,7 @@ from holdfast.spark.sinks.sink import (
 from holdfast.spark.sinks.tables import FILE_FORMATS, open_table
 from holdfast.spark.state.pairing import check_not_native
 from holdfast.spark.state.stored import newest_state
-from holdfast.spark.view import taken_wish
+from holdfast.spark.view import take_view_request
 
 _OUTPUT_MODES = ("append", "update", "complete")
 
@@ -197,7 +197,7 @@ class StatefulStreamWriter:
         self, kind: str, make_sink: Callable[[Checkpoint, dict[str, str]], Sink]
     ) -> StatefulQuery:
         session, schema = self._native.sparkSession, self._native.schema
-        check_name(session, self._name)
+        check_query_name(session, self._name)
         check_sink(session, kind, self._mode, self._name, schema, self._partition_by)
         self._check_supported()
         rest = dict(self._options)
@@ -205,7 +205,7 @@ class StatefulStreamWriter:
         settings = {**session.conf.getAll, **own}
         adds_aggregates = _take_word(rest, "newAggregates", "empty")
         takes_changed_columns = _take_word(rest, "changedColumns", "accept")
-        view = taken_wish(lambda name: _take(rest, name), own, settings)
+        view = take_view_request(lambda name: _take(rest, name), own, settings)
         given = _take(rest, "checkpointLocation")
         checkpoint = checkpoint_of(session, given, self._name, kind)
         place = checkpoint.location

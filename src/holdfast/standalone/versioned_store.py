@@ -16,17 +16,17 @@ from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.conf import StateStoreConf
 from holdfast.engine.files.manifest import Manifest, PartitionEntry
 from holdfast.engine.partition.chain import StoreShape
-from holdfast.engine.periodic import Periodic
+from holdfast.engine.periodic import PeriodicJob
 from holdfast.engine.statestore import EngineStateStore
 from holdfast.engine.storage import Runtime, Storage
-from holdfast.engine.versions.commit import Prepared
+from holdfast.engine.versions.commit import PreparedPartition
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
 from holdfast.engine.versions.retention import Cleaner
 from holdfast.errors import Closed, VersionNotFound
 from holdfast.ids import DEFAULT_STORE_NAME, StateStoreId
 from holdfast.standalone.partitions import OPERATOR, PartitionedReader, PartitionedStore
-from holdfast.standalone.view import DatabaseView
+from holdfast.standalone.view import StandaloneView
 from holdfast.store import Row
 from holdfast.types import Schema
 from holdfast.views import ViewSpec
@@ -75,17 +75,17 @@ class Database:
         self._committer = Committer(versions, runtime, conf)
         self._cleaner = Cleaner(versions, runtime, conf)
         self._lock = threading.RLock()
-        self._maintenance: Periodic | None = None
+        self._maintenance: PeriodicJob | None = None
         self._closed = False
         self._providers = [self._new_provider(e.index, options) for e in self._store.partitions]
-        self._view = None if view is None else DatabaseView(view, self.root, versions, manifest)
+        self._view = None if view is None else StandaloneView(view, self.root, versions, manifest)
         self.sync_view()
 
     def _new_provider(
         self, partition: int, options: Mapping[str, str]
     ) -> HDFSBackedStateStoreProvider:
         provider = HDFSBackedStateStoreProvider(
-            in_query=True, runtime=self.runtime, versions=self._versions, shape=self._shape
+            prepares_only=True, runtime=self.runtime, versions=self._versions, shape=self._shape
         )
         provider.init(
             StateStoreId(self.root, OPERATOR, partition),
@@ -251,19 +251,19 @@ class Database:
         base: Manifest,
         based_at_ms: int,
         commit_id: str,
-        prepared: list[Prepared],
+        prepared: list[PreparedPartition],
     ) -> None:
         with self._lock:
             manifest = self._committer.commit(base, based_at_ms, prepared, commit_id)
             for provider in self._providers:
-                provider.committed(manifest)
+                provider.note_committed(manifest)
             self._manifest = manifest
         log.info("Committed version %d of %s", manifest.version, self.root)
 
     def _start_maintenance(self) -> None:
         with self._lock:
             if self._maintenance is None:
-                self._maintenance = Periodic(
+                self._maintenance = PeriodicJob(
                     "holdfast-maintenance", self._conf.maintenance_interval_ms, self.maintain
                 )
 

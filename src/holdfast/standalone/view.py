@@ -11,10 +11,10 @@ from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Unavailable
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.standalone.partitions import OPERATOR
-from holdfast.views import Applied, Follower, Step, ViewSpec, open_view
+from holdfast.views import ChangeCounts, Follower, ViewSpec, ViewStep, open_view
 
 
-class DatabaseView:
+class StandaloneView:
     """Follows the versions of one root."""
 
     def __init__(self, spec: ViewSpec, root: str, versions: VersionLog, manifest: Manifest) -> None:
@@ -30,7 +30,7 @@ class DatabaseView:
         """Bring the view to a version. What fails leaves the version as it is: committed."""
         version = manifest.version
 
-        def run(step: Step) -> Iterator[Applied]:
+        def run(step: ViewStep) -> Iterator[ChangeCounts]:
             for part, provider in enumerate(providers):
                 changes = step.changes(provider.get_read_store(version, lambda _: manifest), part)
                 yield step.run(self._view, changes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.errors import InvalidArgument
-from holdfast.streams.processors.groups import Late
+from holdfast.streams.processors.groups import LateFilter
 
 NO_TIME, PROCESSING_TIME, EVENT_TIME = "none", "processingtime", "eventtime"
 TIME_MODES = (NO_TIME, PROCESSING_TIME, EVENT_TIME)
@@ -79,8 +79,8 @@ class Clock:
         return TimerValues(self.processing_ms, watermark)
 
     @property
-    def late(self) -> Late | None:
+    def late(self) -> LateFilter | None:
         """Which rows are dropped."""
         if self.mode != EVENT_TIME or self.time_column is None:
             return None
-        return Late(self.time_column, self.late_ms * 1000)
+        return LateFilter(self.time_column, self.late_ms * 1000)

@@ -23,13 +23,13 @@ from holdfast.errors import Corruption
 
 _INLINE_BYTES = 256 << 10
 MOST_INLINE_BYTES = 64 << 20
-"""Of the rows that all tasks of a version put out in their results."""
+"""Of small deltas, and of emitted rows, in the results of a version's tasks."""
 _CHUNK_BYTES = 4 << 20
 _AT_HAND_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Emitted:
+class Emission:
     """The rows one task emitted: in `inline`, or in `size` bytes of a file from `offset` on."""
 
     partition: int
@@ -47,12 +47,12 @@ class Emitted:
         return body
 
     @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> Emitted:
+    def from_json(cls, body: Mapping[str, Any]) -> Emission:
         """What `json` wrote."""
         return cls(**body)
 
 
-NOTHING = Emitted(partition=-1)
+NOTHING = Emission(partition=-1)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Outbox:
     inline_bytes: int = MOST_INLINE_BYTES
     """How much of the rows of all tasks may be in their results."""
 
-    def emit(self, partition: int, tables: Iterable[pa.Table]) -> Emitted:
+    def emit(self, partition: int, tables: Iterable[pa.Table]) -> Emission:
         """Put tables of one schema out for a partition. Their order stays.
 
         They are written as they come: none is kept, and of what is written a few MB are in memory.
@@ -76,8 +76,8 @@ class Outbox:
         with _Spool(most, self._open) as spool:
             rows = _write_stream(spool, tables)
         if not rows:
-            return Emitted(partition)
-        return Emitted(
+            return Emission(partition)
+        return Emission(
             partition, rows, spool.path, 0, spool.size, spool.checksum,
             None if spool.path is not None else spool.held,
         )  # fmt: skip
@@ -119,10 +119,10 @@ class _Spool:
         if self._blob is None and len(self._held) > self._most:
             self.path, self._blob = self._open_blob()
         if self._blob is not None and len(self._held) >= _CHUNK_BYTES:
-            self._pass_on()
+            self._write_held()
         return len(view)
 
-    def _pass_on(self) -> None:
+    def _write_held(self) -> None:
         assert self._blob is not None
         held, self._held = self._held, bytearray()
         self._blob.write(bytes(held))
@@ -140,7 +140,7 @@ class _Spool:
         if self._blob is None:
             return
         if failure[0] is None:
-            self._pass_on()
+            self._write_held()
         self._blob.__exit__(*failure)
 
 
@@ -161,7 +161,7 @@ def _write_stream(spool: _Spool, tables: Iterable[pa.Table]) -> int:
     return rows
 
 
-def emit_if_small(partition: int, most_bytes: int, tables: Iterable[pa.Table]) -> Emitted:
+def emit_if_small(partition: int, most_bytes: int, tables: Iterable[pa.Table]) -> Emission:
     """What `Outbox.emit` gives, `NOTHING` where that is too much to travel in a result."""
     kept, size = [], 0
     for table in tables:
@@ -170,7 +170,7 @@ def emit_if_small(partition: int, most_bytes: int, tables: Iterable[pa.Table]) -
             return NOTHING
         if table.num_rows:
             kept.append(table)
-    return _inline(partition, kept) if kept else Emitted(partition)
+    return _inline(partition, kept) if kept else Emission(partition)
 
 
 def small_bytes(partitions: int, inline_bytes: int) -> int:
@@ -181,7 +181,9 @@ def small_bytes(partitions: int, inline_bytes: int) -> int:
     return min(_INLINE_BYTES, min(_AT_HAND_BYTES, inline_bytes) // partitions)
 
 
-def filed(storage: Storage, version: int, emitted: Sequence[Emitted]) -> tuple[Emitted, ...]:
+def write_emissions(
+    storage: Storage, version: int, emitted: Sequence[Emission]
+) -> tuple[Emission, ...]:
     """The same rows, every one of them in a file: what is inline goes into one of its own."""
     if not any(part.inline for part in emitted):
         return tuple(part for part in emitted if part.rows)
@@ -204,7 +206,7 @@ class OutboxReader:
 
     root: str
     options: Mapping[str, str] = field(repr=False)
-    parts: tuple[Emitted, ...]
+    parts: tuple[Emission, ...]
     conf: StateStoreConf = StateStoreConf.empty
 
     @property
@@ -226,7 +228,7 @@ class OutboxReader:
             if part.partition == partition and part.rows:
                 yield from self._batches(part)
 
-    def _batches(self, part: Emitted) -> Iterator[pa.RecordBatch]:
+    def _batches(self, part: Emission) -> Iterator[pa.RecordBatch]:
         """A batch at a time: as few bytes are in memory as when they were written."""
         if part.inline is not None:
             source: Any = pa.py_buffer(part.inline)
@@ -235,7 +237,7 @@ class OutboxReader:
         with ipc.open_stream(source) as reader:
             yield from reader
 
-    def _source(self, storage: Storage, part: Emitted) -> Any:
+    def _source(self, storage: Storage, part: Emission) -> Any:
         """What a part's rows are read from. Refuses damage before the first row is handed on.
 
         A small part is fetched once; of a larger one no more than a chunk is in memory, so that it
@@ -255,7 +257,7 @@ class OutboxReader:
         blob = _BlobFile(storage, part.path, part.offset, end)
         return pa.PythonFile(io.BufferedReader(blob, _CHUNK_BYTES), "r")
 
-    def _check(self, part: Emitted, pieces: Iterable[pa.Buffer]) -> None:
+    def _check(self, part: Emission, pieces: Iterable[pa.Buffer]) -> None:
         found = xxhash.xxh3_64()
         for piece in pieces:
             found.update(piece)
@@ -284,9 +286,9 @@ class _BlobFile(io.RawIOBase):
         return len(found)
 
 
-def _inline(partition: int, tables: Sequence[pa.Table]) -> Emitted:
+def _inline(partition: int, tables: Sequence[pa.Table]) -> Emission:
     body = _stream(tables)
-    return Emitted(
+    return Emission(
         partition,
         rows=sum(table.num_rows for table in tables),
         size=len(body),

@@ -12,7 +12,7 @@ from holdfast.streams.tasks.task import StoreSpec
 
 
 @dataclass(frozen=True)
-class Output:
+class StoredOutput:
     """What to read of a version: `mode` is update, append or complete.
 
     In append mode, rows whose index lies above `above` and at or below `upto` come out: those the
@@ -26,7 +26,7 @@ class Output:
     upto: int | None = None
 
 
-def read_output(output: Output, partition: int) -> Iterator[pa.Table]:
+def read_output(output: StoredOutput, partition: int) -> Iterator[pa.Table]:
     """One partition of a version's output, as tables of key and partial columns."""
     reader = output.store.engine(partition).get_read_store(output.version)
     if output.mode == "complete":

@@ -22,7 +22,7 @@ from holdfast.streams.aggregates.merging import Merge
 from holdfast.streams.aggregates.sketches import header, precision_of
 from holdfast.types import ArrayType, AtomicType, DataType, DecimalType, Field, MapType, StructType
 
-Columns = list[pa.Array]
+PartialColumns = list[pa.Array]
 _CALL = re.compile(r"\s*(\w+)\s*\(([^()]*)\)\s*\Z")
 _LONG, _DOUBLE, _BOOLEAN = AtomicType("long"), AtomicType("double"), AtomicType("boolean")
 _INTEGRAL = frozenset(map(AtomicType, ("byte", "short", "integer", "long")))
@@ -43,10 +43,10 @@ class Aggregate:
 
     fields: tuple[Field, ...]
     kind: str
-    of_rows: Callable[[Columns], Columns]
+    of_rows: Callable[[PartialColumns], PartialColumns]
     nothing: tuple[Any, ...]
     inputs: tuple[str, ...]
-    finish: Callable[[Columns], pa.Array] = lambda columns: columns[0]
+    finish: Callable[[PartialColumns], pa.Array] = lambda columns: columns[0]
 
     @property
     def merge(self) -> Merge:
@@ -67,7 +67,7 @@ class _Call:
         self,
         kind: str,
         columns: Mapping[str, DataType],
-        of_rows: Callable[[Columns], Columns],
+        of_rows: Callable[[PartialColumns], PartialColumns],
         nothing: tuple[Any, ...],
         **more: Any,
     ) -> Aggregate:
@@ -151,7 +151,7 @@ def _sum_type(call: _Call) -> DataType:
 
 
 def _count(call: _Call) -> Aggregate:
-    def of_rows(columns: Columns) -> Columns:
+    def of_rows(columns: PartialColumns) -> PartialColumns:
         present = _valid(columns[0])
         for column in columns[1:]:
             present = pc.and_(present, _valid(column))
@@ -179,17 +179,17 @@ def _average(call: _Call) -> Aggregate:
     )
 
 
-def _quotient(columns: Columns) -> pa.Array:
+def _quotient(columns: PartialColumns) -> pa.Array:
     total, count = columns
     # Over nothing the sum is null, and so is the quotient.
     return pc.divide(total, pc.max_element_wise(count, 1).cast(pa.float64()))
 
 
-def _decimal_quotient(kind: DecimalType) -> Callable[[Columns], pa.Array]:
+def _decimal_quotient(kind: DecimalType) -> Callable[[PartialColumns], pa.Array]:
     precision, scale = min(38, kind.precision + 4), min(38, kind.scale + 4)
     unit = Decimal(1).scaleb(-scale)
 
-    def finish(columns: Columns) -> pa.Array:
+    def finish(columns: PartialColumns) -> pa.Array:
         pairs = zip(*(column.to_pylist() for column in columns), strict=True)
         cells = [
             _EXACT.divide(total, count).quantize(unit, ROUND_HALF_UP, _EXACT) if count else None
@@ -214,7 +214,7 @@ def _first_or_last(kind: str) -> Callable[[_Call], Aggregate]:
     def build(call: _Call) -> Aggregate:
         ignores_nulls = [flag.lower() for flag in call.flags] == ["true"]
 
-        def of_rows(columns: Columns) -> Columns:
+        def of_rows(columns: PartialColumns) -> PartialColumns:
             seen = _valid(columns[0]) if ignores_nulls else pa.array([True] * len(columns[0]))
             return [columns[0], seen.cast(pa.bool_())]
 
@@ -225,12 +225,12 @@ def _first_or_last(kind: str) -> Callable[[_Call], Aggregate]:
 
 
 def _moments(finish: Callable[[Any, Any], Any]) -> Callable[[_Call], Aggregate]:
-    def of_rows(columns: Columns) -> Columns:
+    def of_rows(columns: PartialColumns) -> PartialColumns:
         cell = columns[0].cast(pa.float64())
         # The deviation of one number from itself, which for infinity is not a number.
         return [_valid(cell).cast(pa.float64()), cell, pc.subtract(cell, cell)]
 
-    def finished(columns: Columns) -> pa.Array:
+    def finished(columns: PartialColumns) -> pa.Array:
         count, _, square = (
             pc.fill_null(column, 0.0).to_numpy(zero_copy_only=False) for column in columns
         )
@@ -247,7 +247,7 @@ def _moments(finish: Callable[[Any, Any], Any]) -> Callable[[_Call], Aggregate]:
 
 
 def _best_by(kind: str) -> Callable[[_Call], Aggregate]:
-    def of_rows(columns: Columns) -> Columns:
+    def of_rows(columns: PartialColumns) -> PartialColumns:
         value, order = columns
         absent = pc.is_null(order).to_numpy(zero_copy_only=False)
         return [value.take(pa.array(np.arange(len(value)), mask=absent)), order]
@@ -264,7 +264,7 @@ def _collected(kind: str) -> Callable[[_Call], Aggregate]:
         element = call.ordered() if kind == "set" else call.type()
         held = ArrayType(element, contains_null=False)
 
-        def of_rows(columns: Columns) -> Columns:
+        def of_rows(columns: PartialColumns) -> PartialColumns:
             there = _valid(columns[0]).to_numpy(zero_copy_only=False)
             offsets = pa.array(np.concatenate([[0], np.cumsum(there)]), pa.int32())
             cells = columns[0].drop_null()
@@ -278,7 +278,7 @@ def _collected(kind: str) -> Callable[[_Call], Aggregate]:
 def _approximate_count(call: _Call) -> Aggregate:
     start = header(precision_of(float(call.flags[0]) if call.flags else _RSD))
 
-    def of_rows(columns: Columns) -> Columns:
+    def of_rows(columns: PartialColumns) -> PartialColumns:
         there = _valid(columns[0])
         hashes = xxhash64(columns[:1]).tolist()
         sketches = [

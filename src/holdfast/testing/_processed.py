@@ -14,16 +14,16 @@ from holdfast.engine.partition.chain import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.streams.clock import EVENT_TIME, NO_TIME, PROCESSING_TIME, Clock, checked_time_mode
 from holdfast.streams.processors.handle import fresh, variables_of
-from holdfast.streams.processors.rows import Rowwise
+from holdfast.streams.processors.rows import RowObjects
 from holdfast.streams.processors.variables import TIMER_VARIABLE, TIMERS, Variable, shapes_of
 from holdfast.streams.tasks.processor import InitialTask, ProcessorTask
 from holdfast.streams.tasks.task import Task
 from holdfast.streams.watermark import Watermarks
-from holdfast.testing._work import Given, Setting, cells_of, row_maker
+from holdfast.testing._work import BatchInput, WorkSettings, cells_of, pyspark_row_maker
 from holdfast.types import Row, Schema, StructType, one_array
 
 
-class Processed:
+class ProcessorWork:
     """Calls a processor for each key, and for each timer."""
 
     def __init__(
@@ -68,19 +68,19 @@ class Processed:
             raise InvalidArgument(f"The key {missing[0]!r} is no column of {self.schema.ddl()}.")
         return Schema(StructType(tuple(by_name[name] for name in self._keys)))
 
-    def given(self, rows: pa.Table, marks: Watermarks) -> Given:
+    def given(self, rows: pa.Table, marks: Watermarks) -> BatchInput:
         keys = [one_array(rows.column(name)) for name in self._keys]
         hashes = KeyHasher(self._grouping, len(keys)).hash_columns(keys)
         numbered = rows.rename_columns(list(_numbered(rows.column_names).values()))
-        return Given.dealt(numbered.append_column(HASH, pa.array(hashes)), self.partitions)
+        return BatchInput.dealt(numbered.append_column(HASH, pa.array(hashes)), self.partitions)
 
-    def task(self, setting: Setting) -> ProcessorTask:
+    def task(self, setting: WorkSettings) -> ProcessorTask:
         return self._task(setting, self.schema)
 
-    def initial(self, setting: Setting, columns: Schema) -> Task:
+    def initial(self, setting: WorkSettings, columns: Schema) -> Task:
         return InitialTask(self._task(setting, columns))
 
-    def _task(self, setting: Setting, columns: Schema) -> ProcessorTask:
+    def _task(self, setting: WorkSettings, columns: Schema) -> ProcessorTask:
         names = _numbered(columns.names)
         marks = setting.marks
         timed = None if self.watermark is None else names.get(self.watermark[0])
@@ -94,14 +94,14 @@ class Processed:
             base_version=setting.base_version,
             processor=fresh(self._processor),
             keys=tuple(names[name] for name in self._keys),
-            rows=Rowwise(shown, self._output, self._zone, row_maker),
+            rows=RowObjects(shown, self._output, self._zone, pyspark_row_maker),
             clock=clock,
             outbox=setting.outbox,
             query=setting.query,
         )
 
     def rows(self, table: pa.Table) -> list[Any]:
-        return list(map(row_maker(self._output.names), cells_of(table)))
+        return list(map(pyspark_row_maker(self._output.names), cells_of(table)))
 
     def held(self, name: str, table: pa.Table) -> dict[Row, Any]:
         kind = TIMER_VARIABLE if name == TIMERS else self._variables[name]

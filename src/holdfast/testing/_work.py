@@ -20,7 +20,7 @@ from holdfast.types import Row, Schema
 
 
 @dataclass(frozen=True)
-class Setting:
+class WorkSettings:
     """What the tasks of one version are told, the operator's own facts aside."""
 
     stores: Mapping[str, StoreSpec]
@@ -31,7 +31,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Given:
+class BatchInput:
     """What the tasks of each partition get of a batch, and the late rows left out already."""
 
     schema: pa.Schema
@@ -39,7 +39,7 @@ class Given:
     late_rows: int = 0
 
     @classmethod
-    def dealt(cls, rows: pa.Table, partitions: int, late_rows: int = 0) -> Given:
+    def dealt(cls, rows: pa.Table, partitions: int, late_rows: int = 0) -> BatchInput:
         """Rows in the order of their `_hash`, each in its partition."""
         order = np.argsort(rows.column(HASH).to_numpy(), kind="stable")
         ordered = rows.take(pa.array(order))
@@ -82,15 +82,15 @@ class Work(Protocol):
         """Whether a version without data can change something once the clock moves on."""
         ...
 
-    def given(self, rows: pa.Table, marks: Watermarks) -> Given:
+    def given(self, rows: pa.Table, marks: Watermarks) -> BatchInput:
         """What the tasks get of a batch."""
         ...
 
-    def task(self, setting: Setting) -> Task:
+    def task(self, setting: WorkSettings) -> Task:
         """The tasks' work of one version."""
         ...
 
-    def initial(self, setting: Setting, columns: Schema) -> Task:
+    def initial(self, setting: WorkSettings, columns: Schema) -> Task:
         """The work that fills the state before the first rows."""
         ...
 
@@ -109,7 +109,7 @@ def cells_of(table: pa.Table) -> list[Row]:
     return list(zip(*cells, strict=True))
 
 
-def row_maker(names: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
+def pyspark_row_maker(names: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
     """PySpark's own Row: processors are written for it, and tests compare with it."""
     from pyspark.sql import Row as SparkRow
 

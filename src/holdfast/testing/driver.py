@@ -28,20 +28,20 @@ from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import IllegalState, InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.reading import read_state
-from holdfast.streams.outbox import Emitted, Outbox, OutboxReader
+from holdfast.streams.outbox import Emission, Outbox, OutboxReader
 from holdfast.streams.processors.handle import QueryInfo
 from holdfast.streams.processors.variables import TIMERS
 from holdfast.streams.stores.embedded import empty_state
 from holdfast.streams.tasks.task import StoreSpec, TaskResult
 from holdfast.streams.watermark import Watermarks
 from holdfast.testing._durations import micros
-from holdfast.testing._processed import Processed
-from holdfast.testing._work import Setting, Work
+from holdfast.testing._processed import ProcessorWork
+from holdfast.testing._work import Work, WorkSettings
 from holdfast.testing.windowed import Windowed, WindowedWork
 from holdfast.types import Row, RowCodec, Schema, one_array, parse_schema
 
-Step = Literal["task", "commit", "deliver"]
-Rows = Iterable[Mapping[str, Any] | Sequence[Any]]
+CrashPoint = Literal["task", "commit", "deliver"]
+InputRows = Iterable[Mapping[str, Any] | Sequence[Any]]
 _MOST_TICKS = 100
 """Versions without data, one right after another, that no sensible processor asks for."""
 
@@ -50,7 +50,7 @@ _MOST_TICKS = 100
 class _Crash(Exception):
     """The end of a process, made up."""
 
-    step: Step
+    step: CrashPoint
 
 
 class StateTestDriver:
@@ -85,7 +85,7 @@ class StateTestDriver:
                 )
             self._work = WindowedWork(processor, _needed(schema, "schema"), partitions)
         else:
-            self._work = Processed(
+            self._work = ProcessorWork(
                 processor,
                 _names(keys),
                 _needed(schema, "schema"),
@@ -130,7 +130,9 @@ class StateTestDriver:
         """How many rows were dropped as late so far, in versions that were committed."""
         return self._late_rows
 
-    def push(self, rows: Rows, *, crash: Step | None = None, idle: bool = True) -> list[Any]:
+    def push(
+        self, rows: InputRows, *, crash: CrashPoint | None = None, idle: bool = True
+    ) -> list[Any]:
         """A batch of rows; what comes out of it and, where the stream is idle then, after it.
 
         With `crash` the process ends in mid-version: before its work counts ("task"), before its
@@ -167,7 +169,7 @@ class StateTestDriver:
         self._has_run, self._is_undelivered = self._is_undelivered, False
         return [*undelivered, *self.tick()]
 
-    def preload(self, rows: Rows, schema: object = None) -> None:
+    def preload(self, rows: InputRows, schema: object = None) -> None:
         """Rows for handleInitialState. Requires: nothing was pushed yet."""
         if self.version:
             raise InvalidArgument("State to start with comes before the first rows.")
@@ -236,7 +238,9 @@ class StateTestDriver:
     def _is_due_by_clock(self) -> bool:
         return self._work.by_clock and self._due_ms is not None and self._due_ms <= self._now_ms
 
-    def _version(self, table: pa.Table, crash: Step | None, *, is_tick: bool = False) -> list[Any]:
+    def _version(
+        self, table: pa.Table, crash: CrashPoint | None, *, is_tick: bool = False
+    ) -> list[Any]:
         moves = self._has_run or not is_tick
         marks = self._marks.following(self._now_ms) if moves else self._marks.waiting(self._now_ms)
         results, late_rows = self._run(table, marks)
@@ -274,7 +278,7 @@ class StateTestDriver:
         self._due_ms = min((r.due_ms for r in results if r.due_ms is not None), default=None)
         return results, given.late_rows + sum(result.late_rows for result in results)
 
-    def _setting(self, marks: Watermarks) -> Setting:
+    def _setting(self, marks: Watermarks) -> WorkSettings:
         stores = {
             name: StoreSpec.of(
                 shape,
@@ -289,7 +293,7 @@ class StateTestDriver:
         }
         outbox = Outbox(self._root, self.version + 1, self._work.partitions, {})
         query = QueryInfo(self._root, self._run_id, self.version)
-        return Setting(stores, self.version, marks, outbox, query)
+        return WorkSettings(stores, self.version, marks, outbox, query)
 
     def _observed(self, marks: Watermarks, table: pa.Table) -> Watermarks:
         if self._work.watermark is None:
@@ -306,12 +310,12 @@ class StateTestDriver:
             self._base, None, prepared, uuid4().hex, watermark=marks.json()
         )
 
-    def _rows(self, emitted: list[Emitted]) -> list[Any]:
+    def _rows(self, emitted: list[Emission]) -> list[Any]:
         table = OutboxReader(self._root, {}, tuple(emitted)).table()
         return [] if table is None else self._work.rows(table)
 
 
-def _table(rows: Rows, schema: Schema) -> pa.Table:
+def _table(rows: InputRows, schema: Schema) -> pa.Table:
     codec = RowCodec(schema)
     columns = codec.to_arrow([codec.encode(row) for row in rows])
     return pa.Table.from_arrays(columns, schema=schema.arrow)

@@ -17,22 +17,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.engine.arrays import Mask
 from holdfast.engine.files.segment import HASH, index_numbers
 from holdfast.engine.hashing.spark_hash import key_hashes
 from holdfast.engine.partition.chain import StoreShape
-from holdfast.engine.partition.columns import Mask, canonical
+from holdfast.engine.partition.columns import canonical_column
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.streams.aggregates.grouping import Numbers, Runs, codes_of
 from holdfast.streams.aggregates.merging import Merge, merge_table
 from holdfast.streams.tasks.aggregation import ROWS, AggregationTask
 from holdfast.streams.tasks.session import SessionTask
-from holdfast.streams.tasks.sliding import Sliding, SlidingTask
+from holdfast.streams.tasks.sliding import SlidingTask, SlidingWindows
 from holdfast.streams.tasks.task import Task
 from holdfast.streams.watermark import Watermarks
 from holdfast.testing._aggregates import parse_aggregate
 from holdfast.testing._durations import micros
-from holdfast.testing._work import Given, Setting, row_maker
+from holdfast.testing._work import BatchInput, WorkSettings, pyspark_row_maker
 from holdfast.types import AtomicType, Field, Row, Schema, StructType, one_array
 
 _GLOBAL = Field("all_rows", AtomicType("integer"))
@@ -69,7 +70,7 @@ class _Frame:
 
     time: Field
     name: str
-    shape: Sliding | None = None
+    shape: SlidingWindows | None = None
     gap_us: int = 0
 
     def of(self, times: Numbers) -> tuple[Numbers, Numbers, Numbers]:
@@ -81,7 +82,7 @@ class _Frame:
 
 
 @dataclass(frozen=True)
-class _Placed:
+class _WindowPlacement:
     """Windows that rows are in, whether each is the last one of its row, and how many are late."""
 
     rows: Numbers
@@ -136,7 +137,7 @@ class WindowedWork:
         return self._frame is not None and self._frame.shape is None
 
     @property
-    def _panes(self) -> Sliding | None:
+    def _panes(self) -> SlidingWindows | None:
         """The windows, where rows are dealt out to them by the tasks, as in a stream."""
         by_time = self._key_index is not None and self._key_index < len(self._keys)
         if self._frame is None or self._frame.shape is None or not self._keys or by_time:
@@ -186,7 +187,7 @@ class WindowedWork:
     def _evicts(self) -> bool:
         return self._key_index is not None and self._mode != "complete"
 
-    def given(self, rows: pa.Table, marks: Watermarks) -> Given:
+    def given(self, rows: pa.Table, marks: Watermarks) -> BatchInput:
         keys, values, late = self._keyed(rows, marks)
         if not self._is_session:  # the task joins sessions, those of one batch, too
             runs = Runs.of(codes_of(keys))
@@ -196,11 +197,11 @@ class WindowedWork:
         names = self._shape.key_schema.names
         table = pa.table({**dict(zip(names, keys, strict=True)), **_by_name(values)})
         hashes = key_hashes(keys, self._shape.prefix or len(keys))
-        return Given.dealt(table.append_column(HASH, pa.array(hashes)), self.partitions, late)
+        return BatchInput.dealt(table.append_column(HASH, pa.array(hashes)), self.partitions, late)
 
     def _keyed(self, rows: pa.Table, marks: Watermarks) -> tuple[list[pa.Array], pa.Table, int]:
         """Key columns and partial aggregates of single rows, and how many were left out as late."""
-        keys = [canonical(one_array(rows.column(key.name))) for key in self._keys]
+        keys = [canonical_column(one_array(rows.column(key.name))) for key in self._keys]
         values = self._partials(rows)
         if self._is_global:  # its group is there without rows, too
             values = pa.concat_tables([values, self._nothing()])
@@ -215,7 +216,7 @@ class WindowedWork:
         dealt = dealt.append_column(ROWS, pa.array(placed.is_last.astype(np.int64)))
         return [*(column.take(taken) for column in keys), *window], dealt, placed.late
 
-    def _placed(self, rows: pa.Table, marks: Watermarks) -> _Placed:
+    def _placed(self, rows: pa.Table, marks: Watermarks) -> _WindowPlacement:
         """The windows, or panes, that rows are in; a row without a time is in none."""
         assert self._frame is not None
         times = one_array(rows.column(self._frame.time.name))
@@ -225,7 +226,7 @@ class WindowedWork:
         frame = self._frame
         if self._panes is not None:
             pane = self._panes.pane_us
-            frame = replace(frame, shape=Sliding(pane, pane, self._panes.start_us % pane))
+            frame = replace(frame, shape=SlidingWindows(pane, pane, self._panes.start_us % pane))
         places, starts, ends = frame.of(numbers)
         kept = np.ones(len(ends), bool)
         if self._is_session and self._key_index is not None:
@@ -234,7 +235,7 @@ class WindowedWork:
         if frame.shape is not None:
             is_last = starts == frame.shape.newest(numbers)[places]
         late = int(len(kept) - kept.sum())
-        return _Placed(timed[places][kept], starts[kept], ends[kept], is_last[kept], late)
+        return _WindowPlacement(timed[places][kept], starts[kept], ends[kept], is_last[kept], late)
 
     def _partials(self, rows: pa.Table) -> pa.Table:
         ones = pa.array(np.ones(rows.num_rows, np.int64))
@@ -253,7 +254,7 @@ class WindowedWork:
         }
         return pa.table({**columns, ROWS: pa.array([0], pa.int64())})
 
-    def task(self, setting: Setting) -> Task:
+    def task(self, setting: WorkSettings) -> Task:
         facts: dict[str, Any] = {
             "store": setting.stores[DEFAULT_STORE_NAME],
             "base_version": setting.base_version,
@@ -270,7 +271,7 @@ class WindowedWork:
             return SlidingTask(**facts, sliding=self._panes)
         return AggregationTask(**facts)
 
-    def initial(self, setting: Setting, columns: Schema) -> Task:
+    def initial(self, setting: WorkSettings, columns: Schema) -> Task:
         raise InvalidArgument("A Windowed query has no state to start with: push rows instead.")
 
     def rows(self, table: pa.Table) -> list[Any]:
@@ -279,13 +280,13 @@ class WindowedWork:
         if self._frame is not None:
             bounds = self._shape.key_schema.names[-2:]
             pairs = zip(*(table.column(name).to_pylist() for name in bounds), strict=True)
-            columns.append(list(map(row_maker(["start", "end"]), pairs)))
+            columns.append(list(map(pyspark_row_maker(["start", "end"]), pairs)))
             names.append(self._frame.name)
         for name, aggregate in self._aggregates.items():
             partials = [one_array(table.column(field.name)) for field in aggregate.fields]
             columns.append(aggregate.finish(partials).to_pylist())
             names.append(name)
-        return list(map(row_maker(names), zip(*columns, strict=True)))
+        return list(map(pyspark_row_maker(names), zip(*columns, strict=True)))
 
     def held(self, name: str, table: pa.Table) -> dict[Row, Any]:
         codec, width = self._shape.keys, len(self._shape.key_schema)
@@ -310,7 +311,7 @@ def _frame(query: Windowed, columns: Mapping[str, Field]) -> _Frame | None:
         raise InvalidArgument(
             "A window's slide is at most its length, and its start offset less than its slide."
         )
-    return _Frame(time, "window", Sliding(length, slide, start))
+    return _Frame(time, "window", SlidingWindows(length, slide, start))
 
 
 def _watermark(

@@ -10,7 +10,7 @@
 
 from holdfast.types._batch import MOST_COLUMN_BYTES, as_table, columns_of, one_array, parts_of
 from holdfast.types._codec import Row, RowCodec
-from holdfast.types._columns import Unrepresentable, read_column
+from holdfast.types._columns import UnrepresentableValue, read_column
 from holdfast.types._datatypes import (
     ArrayType,
     AtomicType,
@@ -39,7 +39,7 @@ __all__ = [
     "one_array",
     "parts_of",
     "read_column",
-    "Unrepresentable",
+    "UnrepresentableValue",
     "far_number",
     "far_text",
     "is_far",

@@ -29,8 +29,8 @@ from holdfast.types._datatypes import (
 )
 from holdfast.types._moments import is_far
 
-Check = Callable[[Any], bool]
-Convert = Callable[[Any], Any]
+CellCheck = Callable[[Any], bool]
+CellConverter = Callable[[Any], Any]
 
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _FLOAT = struct.Struct("<f")
@@ -43,7 +43,7 @@ class BadCell(Exception):
     """Why a cell does not fit; never says the value itself."""
 
 
-def is_canonical(kind: DataType, nullable: bool) -> Check:
+def is_canonical(kind: DataType, nullable: bool) -> CellCheck:
     """A quick test: may say no to a good cell, never yes to one that `canonical` would change."""
     exact = _exact(kind)
     if exact is None:
@@ -53,7 +53,7 @@ def is_canonical(kind: DataType, nullable: bool) -> Check:
     return (lambda cell: cell is None or exact(cell)) if nullable else exact
 
 
-def canonical(kind: DataType, nullable: bool) -> Convert:
+def canonical(kind: DataType, nullable: bool) -> CellConverter:
     """A function from any accepted form of a cell to its canonical form; raises BadCell.
 
     Mutable cells are copied at every level.
@@ -72,7 +72,7 @@ def canonical(kind: DataType, nullable: bool) -> Convert:
     return checked
 
 
-def freezer(kind: DataType) -> Convert | None:
+def freezer(kind: DataType) -> CellConverter | None:
     """A function from a canonical cell to its hashable form, or None where they are the same."""
     if isinstance(kind, AtomicType):
         return _one_nan if kind.name in ("float", "double") else None
@@ -89,7 +89,7 @@ def freezer(kind: DataType) -> Convert | None:
 # -- quick tests ---------------------------------------------------------------------------------
 
 
-def _exact(kind: DataType) -> Check | None:
+def _exact(kind: DataType) -> CellCheck | None:
     if isinstance(kind, StringType):
         return _is_text if kind.kind == "string" else None
     if isinstance(kind, DecimalType):
@@ -120,7 +120,7 @@ def _is_nullable_long(cell: Any) -> bool:
     return (type(cell) is int and _LONG_MIN <= cell <= _LONG_MAX) or cell is None
 
 
-def _is_int(bits: int) -> Check:
+def _is_int(bits: int) -> CellCheck:
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     return lambda cell: type(cell) is int and low <= cell <= high
 
@@ -136,7 +136,7 @@ def _is_duration(cell: Any) -> bool:
     return type(cell) is timedelta and _LOWEST <= cell <= _HIGHEST
 
 
-def _is_decimal(kind: DecimalType) -> Check:
+def _is_decimal(kind: DecimalType) -> CellCheck:
     unit, limit = _unit_and_limit(kind)
 
     def check(cell: Any) -> bool:
@@ -162,7 +162,7 @@ def _encodes(text: str) -> bool:
     return True
 
 
-_EXACT: dict[str, Check] = {
+_EXACT: dict[str, CellCheck] = {
     "boolean": lambda cell: type(cell) is bool,
     "float": _is_float,
     "double": lambda cell: type(cell) is float,
@@ -176,7 +176,7 @@ _EXACT: dict[str, Check] = {
 # -- conversion ----------------------------------------------------------------------------------
 
 
-def _converter(kind: DataType) -> Convert:
+def _converter(kind: DataType) -> CellConverter:
     if isinstance(kind, AtomicType):
         if kind.name in _BITS:
             return _to_int(_BITS[kind.name], kind)
@@ -192,7 +192,7 @@ def _converter(kind: DataType) -> Convert:
     return _nested_converter(kind)
 
 
-def _nested_converter(kind: DataType) -> Convert:
+def _nested_converter(kind: DataType) -> CellConverter:
     if isinstance(kind, ArrayType):
         return _to_array(canonical(kind.element, kind.contains_null), kind)
     if isinstance(kind, MapType):
@@ -219,7 +219,7 @@ def _to_bool(cell: Any) -> bool:
     raise _wrong_type("boolean", cell)
 
 
-def _to_int(bits: int, kind: DataType) -> Convert:
+def _to_int(bits: int, kind: DataType) -> CellConverter:
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
     def convert(cell: Any) -> int:
@@ -262,7 +262,7 @@ def _to_text(cell: Any) -> str:
     return str.__str__(cell)
 
 
-def _to_sized_text(kind: StringType) -> Convert:
+def _to_sized_text(kind: StringType) -> CellConverter:
     def convert(cell: Any) -> str:
         text = _to_text(cell)
         if len(text) > kind.length:
@@ -360,7 +360,7 @@ def _to_variant(cell: Any) -> tuple[bytes, bytes]:
     return _to_bytes(cell[0]), _to_bytes(cell[1])
 
 
-def _to_decimal(kind: DecimalType) -> Convert:
+def _to_decimal(kind: DecimalType) -> CellConverter:
     # As Spark does it: digits beyond the scale are rounded half up, too many before it refused.
     context = Context(prec=kind.precision + 1, rounding=ROUND_HALF_UP)
     unit, limit = _unit_and_limit(kind)
@@ -381,7 +381,7 @@ def _to_decimal(kind: DecimalType) -> Convert:
     return convert
 
 
-_CONVERT: dict[str, Convert] = {
+_CONVERT: dict[str, CellConverter] = {
     "boolean": _to_bool,
     "float": _to_float,
     "double": _to_double,
@@ -398,7 +398,7 @@ _CONVERT: dict[str, Convert] = {
 # -- nested cells --------------------------------------------------------------------------------
 
 
-def _to_array(convert: Convert, kind: DataType) -> Convert:
+def _to_array(convert: CellConverter, kind: DataType) -> CellConverter:
     def convert_all(cell: Any) -> list[Any]:
         if isinstance(cell, (list, tuple)):
             return [convert(item) for item in cell]
@@ -409,7 +409,7 @@ def _to_array(convert: Convert, kind: DataType) -> Convert:
     return convert_all
 
 
-def _to_map(key: Convert, freeze: Convert, value: Convert) -> Convert:
+def _to_map(key: CellConverter, freeze: CellConverter, value: CellConverter) -> CellConverter:
     def convert(cell: Any) -> dict[Any, Any]:
         if not isinstance(cell, Mapping):
             raise _wrong_type("map", cell)
@@ -418,7 +418,7 @@ def _to_map(key: Convert, freeze: Convert, value: Convert) -> Convert:
     return convert
 
 
-def _to_struct(names: tuple[str, ...], parts: list[Convert], kind: DataType) -> Convert:
+def _to_struct(names: tuple[str, ...], parts: list[CellConverter], kind: DataType) -> CellConverter:
     def convert(cell: Any) -> tuple[Any, ...]:
         if not isinstance(cell, (tuple, list)):
             if not isinstance(cell, Mapping):
@@ -442,13 +442,13 @@ def _one_nan(cell: Any) -> Any:
     return (cell or 0.0 if cell is not None else None) if cell == cell else math.nan
 
 
-def _freeze_array(freeze: Convert | None) -> Convert:
+def _freeze_array(freeze: CellConverter | None) -> CellConverter:
     if freeze is None:
         return lambda cell: None if cell is None else tuple(cell)
     return lambda cell: None if cell is None else tuple([freeze(item) for item in cell])
 
 
-def _freeze_struct(parts: list[Convert | None]) -> Convert:
+def _freeze_struct(parts: list[CellConverter | None]) -> CellConverter:
     steps = [part or _same for part in parts]
     return lambda cell: (
         None
@@ -457,6 +457,6 @@ def _freeze_struct(parts: list[Convert | None]) -> Convert:
     )
 
 
-def _freeze_map(freeze: Convert | None) -> Convert:
+def _freeze_map(freeze: CellConverter | None) -> CellConverter:
     step = freeze or _same
     return lambda cell: None if cell is None else frozenset((k, step(v)) for k, v in cell.items())

@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from holdfast import errors
 from holdfast.types import _cells
-from holdfast.types._columns import Unrepresentable, read_column, write_column
-from holdfast.types._schema import Schema, quoted
+from holdfast.types._columns import UnrepresentableValue, read_column, write_column
+from holdfast.types._schema import Schema, quote_name
 
 Row = tuple[Any, ...]
+"""A row as the store gives it back: a tuple in the order of the schema."""
 
 
 class RowCodec:
@@ -91,12 +92,12 @@ class RowCodec:
     def _read(self, name: str, kind: Any, column: pa.Array) -> list[Any]:
         try:
             return read_column(kind, column)
-        except (Unrepresentable, OverflowError, ValueError):
+        except (UnrepresentableValue, OverflowError, ValueError):
             pass  # some are far: one by one takes longer
         try:
             return read_column(kind, column, far=True)
-        except Unrepresentable as error:
-            raise errors.InvalidArgument(f"column {quoted(name)} holds {error}") from None
+        except UnrepresentableValue as error:
+            raise errors.InvalidArgument(f"column {quote_name(name)} holds {error}") from None
 
     def _encode_slowly(self, row: Any) -> Row:
         if type(row) is not tuple and isinstance(row, (tuple, list)):
@@ -107,7 +108,7 @@ class RowCodec:
             try:
                 encoded.append(convert(cell))
             except _cells.BadCell as error:
-                raise errors.InvalidArgument(f"column {quoted(name)}: {error}") from None
+                raise errors.InvalidArgument(f"column {quote_name(name)}: {error}") from None
         return tuple(encoded)
 
     def _cells_of(self, row: Any) -> Sequence[Any]:
@@ -121,7 +122,7 @@ class RowCodec:
             )
         if len(row) != len(names):
             short = len(row) < len(names)
-            missing = f"; column {quoted(names[len(row)])} is missing" if short else ""
+            missing = f"; column {quote_name(names[len(row)])} is missing" if short else ""
             raise errors.InvalidArgument(
                 f"the row has {len(row)} cells, ({self.schema.ddl()}) has {len(names)}{missing}"
             )
@@ -130,13 +131,13 @@ class RowCodec:
     def _cells_by_name(self, row: Mapping[Any, Any]) -> list[Any]:
         for name in self.schema.names:
             if name not in row:
-                raise errors.InvalidArgument(f"column {quoted(name)} is missing in the row")
+                raise errors.InvalidArgument(f"column {quote_name(name)} is missing in the row")
         if len(row) != len(self.schema):
             raise errors.InvalidArgument(f"the row has names that ({self.schema.ddl()}) has not")
         return [row[name] for name in self.schema.names]
 
 
-def _encoder(checks: list[_cells.Check], slowly: Callable[[Any], Row]) -> Callable[[Any], Row]:
+def _encoder(checks: list[_cells.CellCheck], slowly: Callable[[Any], Row]) -> Callable[[Any], Row]:
     """The quick way for rows that are canonical already; one and two columns without a loop."""
     if len(checks) == 1:
         return _encode_one(checks[0], slowly)
@@ -145,7 +146,7 @@ def _encoder(checks: list[_cells.Check], slowly: Callable[[Any], Row]) -> Callab
     return _encode_any(checks, slowly)
 
 
-def _encode_one(check: _cells.Check, slowly: Callable[[Any], Row]) -> Callable[[Any], Row]:
+def _encode_one(check: _cells.CellCheck, slowly: Callable[[Any], Row]) -> Callable[[Any], Row]:
     def encode(row: Any) -> Row:
         if type(row) is tuple and len(row) == 1 and check(row[0]):
             return row
@@ -155,7 +156,7 @@ def _encode_one(check: _cells.Check, slowly: Callable[[Any], Row]) -> Callable[[
 
 
 def _encode_two(
-    first: _cells.Check, second: _cells.Check, slowly: Callable[[Any], Row]
+    first: _cells.CellCheck, second: _cells.CellCheck, slowly: Callable[[Any], Row]
 ) -> Callable[[Any], Row]:
     def encode(row: Any) -> Row:
         if type(row) is tuple and len(row) == 2 and first(row[0]) and second(row[1]):
@@ -165,7 +166,9 @@ def _encode_two(
     return encode
 
 
-def _encode_any(checks: list[_cells.Check], slowly: Callable[[Any], Row]) -> Callable[[Any], Row]:
+def _encode_any(
+    checks: list[_cells.CellCheck], slowly: Callable[[Any], Row]
+) -> Callable[[Any], Row]:
     size = len(checks)
 
     def encode(row: Any) -> Row:
@@ -183,7 +186,7 @@ def _identity(row: Row) -> Row:
     return row
 
 
-def _freezing(freezers: list[_cells.Convert | None]) -> Callable[[Row], Row]:
+def _freezing(freezers: list[_cells.CellConverter | None]) -> Callable[[Row], Row]:
     def hashable(row: Row) -> Row:
         pairs = zip(freezers, row, strict=True)
         return tuple([cell if freeze is None else freeze(cell) for freeze, cell in pairs])

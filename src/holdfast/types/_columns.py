@@ -31,7 +31,7 @@ _EPOCH, _EPOCH_UTC = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_A_TIME = -(2**63)
 
 
-class Unrepresentable(Exception):
+class UnrepresentableValue(Exception):
     """A stored value that the matching Python type cannot hold."""
 
 
@@ -64,7 +64,7 @@ def write_column(kind: DataType, cells: Sequence[Any]) -> pa.Array:
 
 
 def read_column(kind: DataType, array: pa.Array | pa.ChunkedArray, far: bool = False) -> list[Any]:
-    """The canonical cells of a column; raises Unrepresentable.
+    """The canonical cells of a column; raises UnrepresentableValue.
 
     Days and moments that Python's types cannot hold are `numpy.datetime64` where `far` says so.
     """
@@ -147,7 +147,7 @@ def _offsets(cells: Sequence[Any]) -> pa.Array:
 def _read_leaf(kind: DataType, array: pa.Array, far: bool) -> list[Any]:
     try:
         return _read_near(kind, array)
-    except Unrepresentable:
+    except UnrepresentableValue:
         if not far or isinstance(kind, TimeType):
             raise
         return _read_far(kind, array)
@@ -162,7 +162,7 @@ def _read_far(kind: DataType, array: pa.Array) -> list[Any]:
     cells = _read_near(kind, pc.if_else(pa.array(~far), array, pa.scalar(None, array.type)))
     for place in np.flatnonzero(far).tolist():
         if numbers[place] == _NOT_A_TIME:
-            raise Unrepresentable("a moment that neither Python nor numpy can hold")
+            raise UnrepresentableValue("a moment that neither Python nor numpy can hold")
         cells[place] = np.datetime64(int(numbers[place]), "D" if is_date else "us")
     return cells
 
@@ -189,7 +189,7 @@ def _read_durations(array: pa.Array) -> list[Any]:
     try:
         lowest, highest = _NOT_A_TIME + 1, -_NOT_A_TIME - 1
         return _with_nulls(array, _read_numbers(array, pa.int64(), "m8[us]", (lowest, highest)))
-    except Unrepresentable:
+    except UnrepresentableValue:
         found: list[Any] = array.to_pylist()
         return found
 
@@ -200,7 +200,7 @@ def _read_numbers(
     """Moments or durations out of their numbers; what stands for a null means nothing."""
     numbers = array.cast(number).fill_null(0).to_numpy().astype(np.int64)
     if len(numbers) and not limits[0] <= numbers.min() <= numbers.max() <= limits[1]:
-        raise Unrepresentable("a moment or interval outside Python's range; read it as Arrow")
+        raise UnrepresentableValue("a moment or interval outside Python's range; read it as Arrow")
     found: list[Any] = numbers.view(unit).tolist()
     return found
 
@@ -208,7 +208,7 @@ def _read_numbers(
 def _refuse_nanoseconds(array: pa.Array) -> None:
     nanoseconds = array.cast(pa.int64()).drop_null().to_numpy()
     if (nanoseconds % 1000).any():
-        raise Unrepresentable("a time with nanoseconds; read it as Arrow")
+        raise UnrepresentableValue("a time with nanoseconds; read it as Arrow")
 
 
 def _read_struct(kinds: Sequence[DataType], array: pa.Array, far: bool) -> list[Any]:

@@ -99,8 +99,8 @@ class Schema:
         """What differs, column by column, in words; empty when the schemas are equal."""
         mine = {f.name: f for f in self.fields}
         theirs = {f.name: f for f in other.fields}
-        parts = [f"column {quoted(n)} is only here" for n in self.names if n not in theirs]
-        parts += [f"column {quoted(n)} is only there" for n in other.names if n not in mine]
+        parts = [f"column {quote_name(n)} is only here" for n in self.names if n not in theirs]
+        parts += [f"column {quote_name(n)} is only there" for n in other.names if n not in mine]
         for name in self.names:
             if name in theirs and mine[name] != theirs[name]:
                 parts.append(_field_difference(mine[name], theirs[name]))
@@ -118,7 +118,9 @@ class Schema:
         for column in self.fields:
             for kind in column.type.walk():
                 if reason := _not_a_key(kind):
-                    raise invalid_schema(f"column {quoted(column.name)} cannot be a key: {reason}")
+                    raise invalid_schema(
+                        f"column {quote_name(column.name)} cannot be a key: {reason}"
+                    )
 
     def check_value(self) -> None:
         """Raises InvalidArgument naming the first column that cannot be part of a value."""
@@ -126,7 +128,8 @@ class Schema:
             for kind in column.type.walk():
                 if isinstance(kind, MapType) and _has_map(kind.key):
                     raise invalid_schema(
-                        f"column {quoted(column.name)} cannot be a value: a map's key holds a map"
+                        f"column {quote_name(column.name)} cannot be a value: "
+                        "a map's key holds a map"
                     )
 
 
@@ -151,7 +154,7 @@ def parse_schema(schema: object) -> Schema:
     )
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """A column's name as messages show it."""
     return f"'{name}'"
 
@@ -238,7 +241,7 @@ def _field_difference(mine: Field, theirs: Field) -> str:
         here, there = _nullability(mine.nullable), _nullability(theirs.nullable)
     elif here == there:
         here, there = json.dumps(mine.type.json()), json.dumps(theirs.type.json())
-    return f"column {quoted(mine.name)} is {here} here and {there} there"
+    return f"column {quote_name(mine.name)} is {here} here and {there} there"
 
 
 def _nullability(nullable: bool) -> str:

@@ -6,14 +6,14 @@ A `Follower` brings a view from version to version; other services read it with 
 own client, while the state goes on.
 """
 
-from holdfast.views.follower import Change, Follower, Step, open_view
-from holdfast.views.view import Applied, View, ViewSchema, ViewSpec, is_unbounded
+from holdfast.views.follower import Follower, ViewChange, ViewStep, open_view
+from holdfast.views.view import ChangeCounts, View, ViewSchema, ViewSpec, is_unbounded
 
 __all__ = [
-    "Applied",
-    "Change",
+    "ChangeCounts",
+    "ViewChange",
     "Follower",
-    "Step",
+    "ViewStep",
     "View",
     "ViewSchema",
     "ViewSpec",

@@ -15,7 +15,7 @@ from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.partition.stack import Bounds
 from holdfast.engine.statestore import EngineReadStateStore
 from holdfast.errors import InvalidArgument, VersionNotFound
-from holdfast.views.view import Applied, Begun, Standing, View, ViewSpec
+from holdfast.views.view import BegunVersion, ChangeCounts, View, ViewProgress, ViewSpec
 
 log = logging.getLogger(__name__)
 _KINDS = {
@@ -40,7 +40,7 @@ def open_view(spec: ViewSpec) -> View:
 
 
 @dataclass(frozen=True)
-class Step:
+class ViewStep:
     """What is to be done to a view for one version.
 
     With `before`, by partition the bounds of the version before, it is what the version changed;
@@ -58,7 +58,7 @@ class Step:
         """Whether the whole state is put."""
         return self.before is None
 
-    def changes(self, store: EngineReadStateStore, partition: int) -> Iterator[Change]:
+    def changes(self, store: EngineReadStateStore, partition: int) -> Iterator[ViewChange]:
         """What the version changed in a partition, or all it has there."""
         if self.before is None:
             for table in store.tables():
@@ -68,9 +68,9 @@ class Step:
         for table in store.hidden_tables(self.before[partition]):
             yield None, table
 
-    def run(self, view: View, changes: Iterable[Change]) -> Applied:
+    def run(self, view: View, changes: Iterable[ViewChange]) -> ChangeCounts:
         """Do it for some changes."""
-        done = Applied()
+        done = ChangeCounts()
         for upserts, deletes in changes:
             if self.only_checks:
                 if upserts is not None:
@@ -80,7 +80,7 @@ class Step:
         return done
 
 
-Change = tuple[pa.Table | None, pa.Table | None]
+ViewChange = tuple[pa.Table | None, pa.Table | None]
 """Rows that are there, and rows that are not any more, of which only the keys count."""
 
 
@@ -120,7 +120,7 @@ class Follower:
         self,
         manifest: Manifest,
         before: Callable[[], Manifest | None],
-        run: Callable[[Step], Iterable[Applied]],
+        run: Callable[[ViewStep], Iterable[ChangeCounts]],
         *,
         is_small: bool = False,
     ) -> None:
@@ -132,7 +132,7 @@ class Follower:
         """
         while not self._is_shown(manifest):
             bounds = self._bounds_before(manifest, before)
-            step = Step(manifest.version, bounds, self._standing.has_encoded)
+            step = ViewStep(manifest.version, bounds, self._standing.has_encoded)
             if self._view.has_limits and (step.is_whole or not is_small):
                 list(run(replace(step, only_checks=True)))
             if not self._has_begun(manifest):
@@ -192,22 +192,24 @@ class Follower:
         begun = self._standing.begun
         if begun is not None and begun.version >= manifest.version:
             return True
-        after = replace(self._standing, begun=Begun(manifest.version, manifest.commit_id))
+        after = replace(self._standing, begun=BegunVersion(manifest.version, manifest.commit_id))
         self._standing = self._view.note(self._standing, after)
         return self._standing == after
 
-    def _carried_out(self, step: Step, run: Callable[[Step], Iterable[Applied]]) -> Applied:
+    def _carried_out(
+        self, step: ViewStep, run: Callable[[ViewStep], Iterable[ChangeCounts]]
+    ) -> ChangeCounts:
         if self._began is None:
             self._began = step.version
-        done: Applied = reduce(add, run(step), Applied())
+        done: ChangeCounts = reduce(add, run(step), ChangeCounts())
         if done.odd:
             self._view.add_encoded()
             self._standing = replace(self._standing, has_encoded=True)
             step = replace(step, has_encoded=True)
-            done = reduce(add, run(step), Applied())
+            done = reduce(add, run(step), ChangeCounts())
         if step.is_whole:
             stale = self._view.remove_older(step.version, has_encoded=step.has_encoded)
-            done += Applied(removed=stale)
+            done += ChangeCounts(removed=stale)
             self._began = step.version
         return done
 
@@ -261,13 +263,13 @@ class Follower:
         )
 
 
-def _shows(standing: Standing, manifest: Manifest) -> bool:
+def _shows(standing: ViewProgress, manifest: Manifest) -> bool:
     if standing.through == manifest.version:
         return standing.commit_id == manifest.commit_id
     return standing.through is not None and standing.through > manifest.version
 
 
-def _precedes(standing: Standing, manifest: Manifest) -> bool:
+def _precedes(standing: ViewProgress, manifest: Manifest) -> bool:
     """Whether the changes of a version are all the view lacks of it."""
     commit_id, begun = standing.commit_id, standing.begun
     if commit_id is None or commit_id != manifest.parent_commit_id:

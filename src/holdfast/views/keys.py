@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.engine.partition.columns import Mask
+from holdfast.engine.arrays import Mask
 from holdfast.types import (
     ArrayType,
     AtomicType,
@@ -35,7 +35,7 @@ from holdfast.views.cells import plain_cells
 
 MOST_KEY_BYTES = 1024
 """What a key cell may have to be kept as it is, and the text of a key to be kept as text."""
-Change = Callable[[Any], Any]
+CellChange = Callable[[Any], Any]
 _PLAIN = ("byte", "short", "integer", "long", "boolean", "timestamp", "timestamp_ntz", "interval")
 _IN_COLUMNS = (
     "byte", "short", "integer", "long", "float", "double", "binary", "date", "timestamp",
@@ -59,13 +59,13 @@ def _text(cells: Sequence[Any]) -> str:
     return text if len(raw) <= MOST_KEY_BYTES else f"sha256:{hashlib.sha256(raw).hexdigest()}"
 
 
-def _changer(kind: DataType) -> Change | None:
+def _changer(kind: DataType) -> CellChange | None:
     """What makes a plain cell one that JSON has; None where it is one already."""
     found = _change(kind)
     return None if found is None else lambda cell: None if cell is None else found(cell)
 
 
-def _change(kind: DataType) -> Change | None:
+def _change(kind: DataType) -> CellChange | None:
     if isinstance(kind, ArrayType):
         element = _changer(kind.element)
         return None if element is None else lambda cell: [element(part) for part in cell]

@@ -22,7 +22,7 @@ Convert = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class Mapped:
+class TypeMapping:
     """A type in a database: its name there, and cells to what its client takes and back.
 
     Cells are those of `plain_cells`. None in place of a function stands for one that gives back
@@ -35,7 +35,7 @@ class Mapped:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class MappingRow:
     """A row of the table in the docs: a Spark type, what it is in each database, and as what."""
 
     spark: str
@@ -47,48 +47,52 @@ class Leaf:
 LEAVES = {
     leaf.spark: leaf
     for leaf in (
-        Leaf("boolean", "boolean", "BOOL"),
-        Leaf("byte", "tinyint", "N"),
-        Leaf("short", "smallint", "N"),
-        Leaf("int", "int", "N"),
-        Leaf("long", "bigint", "N"),
-        Leaf("float", "float", "N", "in DynamoDB S for what N cannot hold"),
-        Leaf("double", "double", "N", "in DynamoDB S for what N cannot hold"),
-        Leaf("decimal", "decimal", "N", "the same number; DynamoDB drops trailing zeros"),
-        Leaf("string", "text", "S", "also char, varchar and strings with a collation"),
-        Leaf("binary", "blob", "B"),
-        Leaf("date", "date", "S", "in DynamoDB as 2026-01-31"),
-        Leaf("timestamp", "bigint", "N", "microseconds since 1970-01-01 00:00 UTC"),
-        Leaf("timestamp_ntz", "bigint", "N", "microseconds since 1970-01-01 00:00"),
-        Leaf("time", "time", "N", "nanoseconds since midnight"),
-        Leaf("interval year to month", "int", "N", "months"),
-        Leaf("interval day to second", "bigint", "N", "microseconds"),
-        Leaf("interval", "frozen<tuple<int, int, bigint>>", "L", "months, days, nanoseconds"),
-        Leaf("variant", "frozen<tuple<blob, blob>>", "L", "Spark's bytes of value and metadata"),
-        Leaf("void", "text", "NULL", "always null"),
+        MappingRow("boolean", "boolean", "BOOL"),
+        MappingRow("byte", "tinyint", "N"),
+        MappingRow("short", "smallint", "N"),
+        MappingRow("int", "int", "N"),
+        MappingRow("long", "bigint", "N"),
+        MappingRow("float", "float", "N", "in DynamoDB S for what N cannot hold"),
+        MappingRow("double", "double", "N", "in DynamoDB S for what N cannot hold"),
+        MappingRow("decimal", "decimal", "N", "the same number; DynamoDB drops trailing zeros"),
+        MappingRow("string", "text", "S", "also char, varchar and strings with a collation"),
+        MappingRow("binary", "blob", "B"),
+        MappingRow("date", "date", "S", "in DynamoDB as 2026-01-31"),
+        MappingRow("timestamp", "bigint", "N", "microseconds since 1970-01-01 00:00 UTC"),
+        MappingRow("timestamp_ntz", "bigint", "N", "microseconds since 1970-01-01 00:00"),
+        MappingRow("time", "time", "N", "nanoseconds since midnight"),
+        MappingRow("interval year to month", "int", "N", "months"),
+        MappingRow("interval day to second", "bigint", "N", "microseconds"),
+        MappingRow("interval", "frozen<tuple<int, int, bigint>>", "L", "months, days, nanoseconds"),
+        MappingRow(
+            "variant", "frozen<tuple<blob, blob>>", "L", "Spark's bytes of value and metadata"
+        ),
+        MappingRow("void", "text", "NULL", "always null"),
     )
 }
 NESTED = {
     leaf.spark: leaf
     for leaf in (
-        Leaf("array<T>", "frozen<list<T>>", "L"),
-        Leaf(
+        MappingRow("array<T>", "frozen<list<T>>", "L"),
+        MappingRow(
             "array<T>, with nulls", "frozen<list<frozen<tuple<T>>>>", "L",
             "Cassandra's lists hold no null, so each cell is in a tuple of its own",
         ),
-        Leaf("map<string,V>", "frozen<map<text, V>>", "M", "with an empty key as map<K,V>"),
-        Leaf("map<K,V>", "frozen<map<K, V>>", "L", "in DynamoDB a list of [key, value]"),
-        Leaf(
+        MappingRow("map<string,V>", "frozen<map<text, V>>", "M", "with an empty key as map<K,V>"),
+        MappingRow("map<K,V>", "frozen<map<K, V>>", "L", "in DynamoDB a list of [key, value]"),
+        MappingRow(
             "map<K,V>, with nulls", "frozen<map<K, frozen<tuple<V>>>>", "M or L",
             "as in arrays",
         ),
-        Leaf("struct<…>", "frozen<tuple<…>>", "M", "in Cassandra by position, in DynamoDB by name"),
-        Leaf("struct<>", "boolean", "M", "in Cassandra true"),
+        MappingRow(
+            "struct<…>", "frozen<tuple<…>>", "M", "in Cassandra by position, in DynamoDB by name"
+        ),
+        MappingRow("struct<>", "boolean", "M", "in Cassandra true"),
     )
 }  # fmt: skip
 
 
-def leaf_of(kind: DataType) -> Leaf:
+def leaf_of(kind: DataType) -> MappingRow:
     """The row of a type without parts."""
     if isinstance(kind, StringType):
         return LEAVES["string"]

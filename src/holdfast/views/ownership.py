@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from holdfast.errors import InvalidArgument
 from holdfast.types import parse_schema
-from holdfast.views.view import Begun, Standing, ViewSchema
+from holdfast.views.view import BegunVersion, ViewProgress, ViewSchema
 
 NOTES = "holdfast_views"
 """The table that notes the views of a keyspace, or of a region."""
 RESERVED = "holdfast_"
 """What Holdfast's own tables begin with."""
-FORMAT = 1
+NOTE_FORMAT = 1
 _BEFORE_FIRST = -1
 """What is noted before the view shows any version."""
 
@@ -26,15 +26,15 @@ class Note:
     owner: str
     root: str
     columns: str
-    standing: Standing = field(default_factory=Standing)
+    standing: ViewProgress = field(default_factory=ViewProgress)
 
 
-def noted_through(standing: Standing) -> int:
+def noted_through(standing: ViewProgress) -> int:
     """The version that a view shows, as it is noted."""
     return _BEFORE_FIRST if standing.through is None else standing.through
 
 
-def noted_begun(standing: Standing) -> str | None:
+def noted_begun(standing: ViewProgress) -> str | None:
     """The version that was begun, as it is noted."""
     begun = standing.begun
     return None if begun is None else f"{begun.version} {begun.commit_id}"
@@ -46,7 +46,7 @@ def noted_standing(
     commit_id: str | None,
     filled: int | None,
     begun: str | None,
-) -> Standing:
+) -> ViewProgress:
     """How far a view is, by what is noted.
 
     Earlier releases noted neither commit nor filling, nor what was begun.
@@ -54,19 +54,19 @@ def noted_standing(
     latest = None
     if begun is not None:
         version, _, commit = begun.partition(" ")
-        latest = Begun(int(version), commit)
+        latest = BegunVersion(int(version), commit)
     if through == _BEFORE_FIRST:
-        return Standing(None, has_encoded, filled=filled, begun=latest)
-    return Standing(through, has_encoded, commit_id, filled, latest)
+        return ViewProgress(None, has_encoded, filled=filled, begun=latest)
+    return ViewProgress(through, has_encoded, commit_id, filled, latest)
 
 
 def columns_text(schema: ViewSchema) -> str:
     """The columns of a view as they are noted."""
-    noted = {"format": FORMAT, "keys": schema.keys.json(), "values": schema.values.json()}
+    noted = {"format": NOTE_FORMAT, "keys": schema.keys.json(), "values": schema.values.json()}
     return json.dumps(noted, sort_keys=True)
 
 
-def check_name(name: str) -> None:
+def check_table_name(name: str) -> None:
     """Refuse a view's table that would be called as Holdfast's own are."""
     if name.startswith(RESERVED):
         raise InvalidArgument(
@@ -100,10 +100,10 @@ def check_note(
         )
     check_owner(note, owner, location)
     known = json.loads(note.columns)
-    if known["format"] != FORMAT:
+    if known["format"] != NOTE_FORMAT:
         raise InvalidArgument(
             f"The view {location} was made in format {known['format']}, this release knows "
-            f"{FORMAT}. Upgrade holdfast.",
+            f"{NOTE_FORMAT}. Upgrade holdfast.",
             condition="STATE_STORE_UNSUPPORTED_FORMAT",
         )
     stored = ViewSchema(parse_schema(known["keys"]), parse_schema(known["values"]))

@@ -9,7 +9,7 @@ from functools import cached_property
 from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.types import Field
 from holdfast.views.ownership import Note, check_columns, check_note, check_owner, columns_text
-from holdfast.views.view import ENCODED, KEY, Standing, View
+from holdfast.views.view import ENCODED, KEY, View, ViewProgress
 
 _MOST_LOOKS = 10
 """How often a view is looked at that others of its owner are just making."""
@@ -62,7 +62,7 @@ class TableView(View):
 
     # -- making it -----------------------------------------------------------------------------
 
-    def prepare(self, owner: str, root: str) -> Standing:
+    def prepare(self, owner: str, root: str) -> ViewProgress:
         location, schema = self.spec.location, self.spec.schema
         for _ in range(_MOST_LOOKS):
             note, found = self._note(), self._found(self.name)
@@ -74,12 +74,12 @@ class TableView(View):
                 check_columns(found, self._shape(by_columns=self.is_by_columns), self.name)
                 return self._completed(note.standing)
             if self._made(note, Note(owner, root, columns_text(schema))):
-                return Standing()
+                return ViewProgress()
         raise Unavailable(
             f"Other processes note the view {location} again and again. Nothing is lost: try again."
         )
 
-    def _completed(self, standing: Standing) -> Standing:
+    def _completed(self, standing: ViewProgress) -> ViewProgress:
         if standing.through is None:
             self._complete(self.name)
         return self._with_encoded(standing) if standing.has_encoded else standing
@@ -109,7 +109,7 @@ class TableView(View):
         self._create(self.name, by_columns=self.is_by_columns)
         return True
 
-    def _with_encoded(self, standing: Standing) -> Standing:
+    def _with_encoded(self, standing: ViewProgress) -> ViewProgress:
         """How far the view is, once its table of encoded keys is seen to be as it was made."""
         table = self._table_name(encoded=True)
         found = self._found(table)
@@ -144,7 +144,7 @@ class TableView(View):
         self._create(table, by_columns=False)
         self._has_seen_encoded = True
 
-    def standing(self) -> Standing:
+    def standing(self) -> ViewProgress:
         note = self._note()
         if note is None:
             raise InvalidArgument(

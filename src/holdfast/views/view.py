@@ -14,9 +14,9 @@ from holdfast.views.keys import odd_keys
 
 KEY, VERSION = "_key", "_version"
 """Columns of a view: a key as text, and the version its row is of."""
-DELETED, EXPIRES = "_deleted", "_expires_at"
+DELETED, EXPIRES_ATTRIBUTE = "_deleted", "_expires_at"
 """Attributes of a row in DynamoDB that is gone: that it is, and when its item may go, too."""
-_OWN = (KEY, VERSION, DELETED, EXPIRES)
+_OWN = (KEY, VERSION, DELETED, EXPIRES_ATTRIBUTE)
 ENCODED = "_encoded"
 """What the name of the table with keys as text ends with."""
 _ROWS_AT_A_TIME = 2_000
@@ -61,7 +61,7 @@ def is_unbounded(field: Field) -> bool:
 
 
 @dataclass(frozen=True)
-class Applied:
+class ChangeCounts:
     """What became of some changes."""
 
     written: int = 0
@@ -69,8 +69,8 @@ class Applied:
     odd: int = 0
     """Rows left out, for their keys need the table of encoded keys, and there is none yet."""
 
-    def __add__(self, other: Applied) -> Applied:
-        return Applied(
+    def __add__(self, other: ChangeCounts) -> ChangeCounts:
+        return ChangeCounts(
             self.written + other.written, self.removed + other.removed, self.odd + other.odd
         )
 
@@ -87,7 +87,7 @@ class ViewSpec:
 
 
 @dataclass(frozen=True)
-class Begun:
+class BegunVersion:
     """A version of which rows may be in a view, and the commit that made it."""
 
     version: int
@@ -95,7 +95,7 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ViewProgress:
     """How far a view has come."""
 
     through: int | None = None
@@ -105,7 +105,7 @@ class Standing:
     """Which commit made that version; None where nobody noted it."""
     filled: int | None = None
     """The version that it was last filled whole with. Rows of older ones are stale."""
-    begun: Begun | None = None
+    begun: BegunVersion | None = None
     """The latest version of which rows may be there; None where nobody noted one."""
 
 
@@ -123,7 +123,7 @@ class View(ABC):
     """Whether the key columns are the primary key; otherwise `_key` is."""
 
     @abstractmethod
-    def prepare(self, owner: str, root: str) -> Standing:
+    def prepare(self, owner: str, root: str) -> ViewProgress:
         """Make the table where there is none, for this `owner` alone.
 
         Raises InvalidArgument for a table that is not Holdfast's, that shows another state or that
@@ -147,14 +147,14 @@ class View(ABC):
         """Remove every row of an older version; return how many those were."""
 
     @abstractmethod
-    def standing(self) -> Standing:
+    def standing(self) -> ViewProgress:
         """How far the view has come, by what is noted now.
 
         Raises InvalidArgument when it is another state's meanwhile.
         """
 
     @abstractmethod
-    def note(self, before: Standing, after: Standing) -> Standing:
+    def note(self, before: ViewProgress, after: ViewProgress) -> ViewProgress:
         """Keep how far the view has come, if that is still `before`; return what is noted then.
 
         What was begun is compared and kept only where it changes: others may have begun a later
@@ -176,13 +176,13 @@ class View(ABC):
         deletes: pa.Table | None,
         *,
         has_encoded: bool,
-    ) -> Applied:
+    ) -> ChangeCounts:
         """Put and remove rows of a version. Each key comes once in all that is applied of one.
 
         Odd keys go to the table of encoded ones where `has_encoded`; where not, they are counted
         and left out.
         """
-        done = Applied()
+        done = ChangeCounts()
         for rows, work, is_put in ((deletes, self.remove, False), (upserts, self.write, True)):
             for part in _pieces(rows):
                 done += self._worked(work, version, part, has_encoded, is_put=is_put)
@@ -196,7 +196,7 @@ class View(ABC):
         has_encoded: bool,
         *,
         is_put: bool,
-    ) -> Applied:
+    ) -> ChangeCounts:
         plain, odd = self._split(rows)
         if plain.num_rows:
             work(version, plain, encoded=False)
@@ -205,9 +205,9 @@ class View(ABC):
         left_out = 0 if has_encoded else odd.num_rows
         done = rows.num_rows - left_out
         if is_put:
-            return Applied(written=done, odd=left_out)
+            return ChangeCounts(written=done, odd=left_out)
         # What is not there need not be removed: a table is made for keys that are put.
-        return Applied(removed=done)
+        return ChangeCounts(removed=done)
 
     def _split(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Rows whose key goes into the main table, and the others."""

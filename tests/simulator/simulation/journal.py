@@ -205,7 +205,7 @@ class Journal:
     def _read(self, log: VersionLog, version: int) -> State:
         found: dict[int, Total] = {}
         for partition in range(2):
-            provider = HDFSBackedStateStoreProvider(in_query=True, versions=log)
+            provider = HDFSBackedStateStoreProvider(prepares_only=True, versions=log)
             store_id = StateStoreId(self._world.blobs.location, 0, partition)
             values = parse_schema("total long, last_ms long, due_ms long")
             provider.init(store_id, parse_schema("k long"), values, None, 0, StateStoreConf.empty)

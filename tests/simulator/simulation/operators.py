@@ -14,7 +14,7 @@ from holdfast.engine.partition.chain import StoreShape
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.spark.operators.operator import Operator, TaskSettings
 from holdfast.streams.outbox import Outbox
-from holdfast.streams.tasks.task import StoreSpec, Task, TaskResult, finished
+from holdfast.streams.tasks.task import StoreSpec, Task, TaskResult, prepare_result
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import parse_schema
 from simulation.frames import Frame
@@ -99,7 +99,7 @@ class TotalsTask:
         table = pa.table(columns, schema=pa.schema([(name, pa.int64()) for name in OUTPUT]))
         due = [total.due_ms for total in after.values() if total.due_ms]
         emitted = self.outbox.emit(partition, [table])
-        return finished(
+        return prepare_result(
             store, emitted, rows=len(rows), updated=len(after), removed=len(gone),
             due_ms=min(due, default=None),
         )  # fmt: skip

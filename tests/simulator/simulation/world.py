@@ -22,7 +22,7 @@ from holdfast.spark.sinks import files as filesink
 from holdfast.spark.state import stored
 from holdfast.streams import outbox, process
 from holdfast.streams.stores import open_providers
-from holdfast.streams.stores.open_providers import Holdings
+from holdfast.streams.stores.open_providers import OpenProviders
 from holdfast.streams.tasks import task
 from simulation.decisions import Decisions
 from simulation.frames import Frame, Rdd, Rows, Session
@@ -85,7 +85,7 @@ class Application(Process):
         self.world = world
         self.session = Session(self, settings)
         self.storage = SimulatedStorage(world.blobs, world.scheduler, self._created)
-        self.holdings = Holdings(lambda: world.scheduler.now_ms / 1000)
+        self.holdings = OpenProviders(lambda: world.scheduler.now_ms / 1000)
         self.query: ModelQuery | None = None
         self.run = Run()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import xxhash
 
-from holdfast.engine.files.extent import Extent, Whole
+from holdfast.engine.files.extent import BufferExtent, Extent
 from holdfast.engine.storage import BlobNotFound
 
 _SUM_DIGITS = 16
@@ -40,7 +40,7 @@ class Blocks:
     @property
     def is_mapped(self) -> bool:
         """Whether the bytes are at hand, and checked where they lie."""
-        return isinstance(self._extent, Whole)
+        return isinstance(self._extent, BufferExtent)
 
     def message(self, start: int, stop: int) -> pa.Buffer:
         """Bytes start..stop: checked if they are copies, only the first block if they are mapped.

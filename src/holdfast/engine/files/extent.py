@@ -25,7 +25,7 @@ class Extent(Protocol):
         """Where in the run a buffer lies; None for memory of its own."""
 
 
-class Whole:
+class BufferExtent:
     """All bytes at hand: a map, or a buffer."""
 
     def __init__(self, buffer: pa.Buffer) -> None:
@@ -40,9 +40,9 @@ class Whole:
         """Bytes start..stop, without a copy."""
         return self.buffer.slice(start, stop - start)
 
-    def cut(self, start: int, size: int) -> Whole:
+    def cut(self, start: int, size: int) -> BufferExtent:
         """Another run inside this one."""
-        return Whole(self.buffer.slice(start, size))
+        return BufferExtent(self.buffer.slice(start, size))
 
     def place(self, buffer: pa.Buffer) -> int | None:
         """Where in the run a buffer lies; None for memory of its own."""
@@ -50,7 +50,7 @@ class Whole:
         return start if start >= 0 and start + buffer.size <= self.size else None
 
 
-class Ranged:
+class BlobExtent:
     """Bytes that are read from a blob when asked for, and not kept."""
 
     def __init__(self, storage: Storage, path: str, start: int, size: int) -> None:
@@ -62,9 +62,9 @@ class Ranged:
         stop = min(stop, self.size)
         return self._storage.read_range(self._path, self._start + start, self._start + stop)
 
-    def cut(self, start: int, size: int) -> Ranged:
+    def cut(self, start: int, size: int) -> BlobExtent:
         """Another run inside this one."""
-        return Ranged(self._storage, self._path, self._start + start, size)
+        return BlobExtent(self._storage, self._path, self._start + start, size)
 
     def place(self, buffer: pa.Buffer) -> int | None:
         """None: what was read is a copy."""

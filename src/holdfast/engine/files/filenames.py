@@ -13,9 +13,9 @@ COPYING = f"{VERSIONS}/copying"
 """The mark on a root that is being copied to. Among the manifests, whoever lists them sees it."""
 PLACE = "place"
 """The file by which tasks on other hosts know the driver's disk."""
-STATE = "holdfast"
+STATE_FOLDER = "holdfast"
 """The folder of a query's checkpoint that its state is in."""
-KINDS = ("delta", "merge", "snapshot")
+SEGMENT_KINDS = ("delta", "merge", "snapshot")
 PACK, OUTBOX = "pack", "outbox"
 _COPY = ".copy"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -159,7 +159,7 @@ def data_file(path: str) -> DataFile | None:
     if match is None:
         return None
     is_copy = match["copy"] is not None
-    if match["kind"] not in ((*KINDS, PACK) if is_copy else (*KINDS, PACK, OUTBOX)):
+    if match["kind"] not in ((*SEGMENT_KINDS, PACK) if is_copy else (*SEGMENT_KINDS, PACK, OUTBOX)):
         return None
     return DataFile(int(match["version"]), match["attempt"], match["kind"], is_copy)
 

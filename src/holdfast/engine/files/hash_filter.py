@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.engine.partition.columns import Mask
-from holdfast.engine.partition.rows import Hashes
+from holdfast.engine.arrays import Hashes, Mask
 
 _BUCKETS_PER_ROW = 16
 _SIGN = np.uint32(1 << 31)

@@ -26,7 +26,7 @@ from holdfast.errors import Corruption, InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME, check_store_name
 from holdfast.types import Schema, parse_schema
 
-FORMAT = 1
+MANIFEST_FORMAT = 1
 _MAGIC = "HOLDFAST-MANIFEST"
 _CODEC = "zstd"
 
@@ -189,7 +189,7 @@ def encode(manifest: Manifest) -> bytes:
     """The manifest as the bytes of its file."""
     body = json.dumps(_to_json(manifest), separators=(",", ":")).encode()
     packed = pa.compress(body, codec=_CODEC, asbytes=True)
-    header = f"{_MAGIC} {FORMAT} {_CODEC} {len(body)}"
+    header = f"{_MAGIC} {MANIFEST_FORMAT} {_CODEC} {len(body)}"
     checksum = xxhash.xxh3_64_hexdigest(header.encode() + packed)
     return f"{header} {checksum}\n".encode() + bytes(packed)
 
@@ -202,10 +202,10 @@ def decode(data: pa.Buffer | bytes, name: str) -> Manifest:
     if not newline or len(parts) != 5 or parts[0] != _MAGIC.encode():
         raise _damaged(name, "it does not start like a manifest")
     expected = xxhash.xxh3_64_hexdigest(header.rpartition(b" ")[0] + packed)
-    if parts[1] != str(FORMAT).encode() and parts[1].isdigit():
+    if parts[1] != str(MANIFEST_FORMAT).encode() and parts[1].isdigit():
         raise InvalidArgument(
             f"The manifest {name} is in format {parts[1].decode()}; this release reads format "
-            f"{FORMAT}. Upgrade holdfast to a release that reads it.",
+            f"{MANIFEST_FORMAT}. Upgrade holdfast to a release that reads it.",
             condition="STATE_STORE_UNSUPPORTED_FORMAT",
         )
     if parts[4] != expected.encode():
@@ -228,7 +228,7 @@ def _damaged(name: str, why: str) -> Corruption:
 
 def _to_json(manifest: Manifest) -> dict[str, Any]:
     return {
-        "format": FORMAT,
+        "format": MANIFEST_FORMAT,
         "version": manifest.version,
         "parent": manifest.parent,
         "parent_commit_id": manifest.parent_commit_id,

@@ -19,15 +19,16 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import xxhash
 
+from holdfast.engine.arrays import Hashes
 from holdfast.engine.files.blocks import BadSegment, Blocks, TailFile, read_part
-from holdfast.engine.files.extent import Extent, Whole
+from holdfast.engine.files.extent import BufferExtent, Extent
 from holdfast.engine.files.hash_filter import HashFilter
 from holdfast.engine.partition.chunk_cache import ChunkShare
 from holdfast.engine.partition.columns import valid_mask, words
-from holdfast.engine.partition.rows import NEVER, Hashes, Rows
+from holdfast.engine.partition.rows import NEVER, Rows
 from holdfast.errors import InvalidArgument
 
-FORMAT = 1
+SEGMENT_FORMAT = 1
 _VERIFY_STEP = 16 << 20
 HASH, DEAD, EXPIRES = "_hash", "_dead", "_expires"
 META_KEY = b"holdfast"
@@ -266,7 +267,7 @@ def _read_tail(name: str, extent: Extent, info: SegmentInfo) -> tuple[dict[str, 
     if xxhash.xxh3_64_hexdigest(tail) != info.checksum:
         raise BadSegment(name, "its tail does not have the checksum the manifest says")
     try:
-        if isinstance(extent, Whole):
+        if isinstance(extent, BufferExtent):
             reader = ipc.open_file(extent.buffer)  # much faster than through a Python file
         else:
             reader = ipc.open_file(pa.PythonFile(TailFile(tail, info.size), "r"))
@@ -274,9 +275,9 @@ def _read_tail(name: str, extent: Extent, info: SegmentInfo) -> tuple[dict[str, 
         meta = json.loads(last.custom_metadata[META_KEY])
     except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
         raise BadSegment(name, f"its tail cannot be read ({error})") from error
-    if meta["format"] != FORMAT:
+    if meta["format"] != SEGMENT_FORMAT:
         raise InvalidArgument(
-            f"{name} is in segment format {meta['format']}; this release reads {FORMAT}.",
+            f"{name} is in segment format {meta['format']}; this release reads {SEGMENT_FORMAT}.",
             condition="STATE_STORE_UNSUPPORTED_FORMAT",
         )
     return meta, reader.schema

@@ -11,9 +11,16 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import xxhash
 
-from holdfast.engine.files.segment import FORMAT, META_KEY, NO_ROWS, ChunkInfo, Layout, SegmentInfo
+from holdfast.engine.files.segment import (
+    META_KEY,
+    NO_ROWS,
+    SEGMENT_FORMAT,
+    ChunkInfo,
+    Layout,
+    SegmentInfo,
+)
 from holdfast.engine.partition.rows import NEVER, Rows
-from holdfast.engine.storage import Sink
+from holdfast.engine.storage import ByteSink
 
 BLOCK_BYTES = 256 << 10
 CHUNK_ROWS = 512 << 10
@@ -24,7 +31,7 @@ class SegmentWriter:
     """Writes rows, given in hash order, as one segment to a sink."""
 
     def __init__(
-        self, sink: Sink, layout: Layout, *, expires: bool = False, compression: str = "none"
+        self, sink: ByteSink, layout: Layout, *, expires: bool = False, compression: str = "none"
     ) -> None:
         self._layout = layout
         self._expires = expires
@@ -57,7 +64,7 @@ class SegmentWriter:
         sums = self._sink.start_tail()
         tail_start = self._sink.position
         meta = {
-            "format": FORMAT,
+            "format": SEGMENT_FORMAT,
             "block": BLOCK_BYTES,
             "sums": "".join(sums),
             "chunks": [
@@ -98,7 +105,7 @@ class _ChecksumSink:
 
     closed = False
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: ByteSink) -> None:
         self._sink = sink
         self._digest = xxhash.xxh3_64()
         self._filled = 0

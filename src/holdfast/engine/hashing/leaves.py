@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast import errors
+from holdfast.engine.arrays import Mask
 from holdfast.engine.hashing import murmur3, xxh64
 
-Rows = slice | npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+RowSelection = slice | npt.NDArray[np.int64]
 
 _INTS = (pa.int8(), pa.int16(), pa.bool_())
 _INT_WORDS = (pa.int32(), pa.date32())
@@ -40,26 +40,28 @@ class Leaf:
     def __init__(self, valid: Mask | None) -> None:
         self.valid = valid
 
-    def fold32(self, h: murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
+    def fold32(self, h: murmur3.UInt32, rows: RowSelection, scratch: Scratch) -> None:
         """Folds the values of `rows` into their murmur3 hashes `h`; at most a block of them."""
         before = None if self.valid is None else h.copy()
         self._fold32(h, rows, scratch)
         self._restore(h, before, rows)
 
-    def fold64(self, h: xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
+    def fold64(self, h: xxh64.UInt64, rows: RowSelection, scratch: Scratch) -> None:
         """Folds the values of `rows` into their XXH64 hashes `h`; at most a block of them."""
         before = None if self.valid is None else h.copy()
         self._fold64(h, rows, scratch)
         self._restore(h, before, rows)
 
-    def _restore(self, h: npt.NDArray[Any], before: npt.NDArray[Any] | None, rows: Rows) -> None:
+    def _restore(
+        self, h: npt.NDArray[Any], before: npt.NDArray[Any] | None, rows: RowSelection
+    ) -> None:
         if self.valid is not None and before is not None:
             np.copyto(h, before, where=~self.valid[rows])
 
-    def _fold32(self, h: murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
+    def _fold32(self, h: murmur3.UInt32, rows: RowSelection, scratch: Scratch) -> None:
         raise NotImplementedError
 
-    def _fold64(self, h: xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
+    def _fold64(self, h: xxh64.UInt64, rows: RowSelection, scratch: Scratch) -> None:
         raise NotImplementedError
 
 
@@ -70,10 +72,10 @@ class IntLeaf(Leaf):
         super().__init__(valid)
         self._words = words
 
-    def _fold32(self, h: murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
+    def _fold32(self, h: murmur3.UInt32, rows: RowSelection, scratch: Scratch) -> None:
         murmur3.fold_ints(h, self._words[rows], scratch.murmur3)
 
-    def _fold64(self, h: xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
+    def _fold64(self, h: xxh64.UInt64, rows: RowSelection, scratch: Scratch) -> None:
         xxh64.fold_ints(h, self._words[rows], scratch.xxh64)
 
 
@@ -86,10 +88,10 @@ class LongLeaf(Leaf):
         halves = np.ascontiguousarray(words).view(np.uint32)
         self._low, self._high = halves[0::2], halves[1::2]
 
-    def _fold32(self, h: murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
+    def _fold32(self, h: murmur3.UInt32, rows: RowSelection, scratch: Scratch) -> None:
         murmur3.fold_longs(h, (self._low[rows], self._high[rows]), scratch.murmur3)
 
-    def _fold64(self, h: xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
+    def _fold64(self, h: xxh64.UInt64, rows: RowSelection, scratch: Scratch) -> None:
         xxh64.fold_longs(h, self._words[rows], scratch.xxh64)
 
 
@@ -126,7 +128,7 @@ class MixedBytes:
         """The first string that has at least `length` bytes."""
         return int(np.searchsorted(self.lengths, length))
 
-    def read(self, rows: Rows, at: Any, kind: str) -> npt.NDArray[Any]:
+    def read(self, rows: RowSelection, at: Any, kind: str) -> npt.NDArray[Any]:
         """The value of type `kind` that begins at byte `at` (one for all, or one a row)."""
         if kind not in self._views:
             # A view with a stride of one byte: every position is the start of a value.
@@ -156,7 +158,7 @@ class BytesLeaf(Leaf):
         self._last_rows: slice | None = None
         self._last: tuple[MixedBytes, npt.NDArray[np.int64]]
 
-    def _fold32(self, h: murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
+    def _fold32(self, h: murmur3.UInt32, rows: RowSelection, scratch: Scratch) -> None:
         equal = self._equal(rows)
         if equal is not None:
             murmur3.fold_equal_bytes(h, equal, scratch.murmur3)
@@ -166,7 +168,7 @@ class BytesLeaf(Leaf):
         murmur3.fold_mixed_bytes(some, mixed, scratch.murmur3)
         h[order] = some
 
-    def _fold64(self, h: xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
+    def _fold64(self, h: xxh64.UInt64, rows: RowSelection, scratch: Scratch) -> None:
         equal = self._equal(rows)
         if equal is not None:
             xxh64.fold_equal_bytes(h, equal, scratch.xxh64)
@@ -176,7 +178,7 @@ class BytesLeaf(Leaf):
         xxh64.fold_mixed_bytes(some, mixed, scratch.xxh64)
         h[order] = some
 
-    def _equal(self, rows: Rows) -> EqualBytes | None:
+    def _equal(self, rows: RowSelection) -> EqualBytes | None:
         if not isinstance(rows, slice):
             return None
         starts, ends = self._starts[rows], self._ends[rows]
@@ -186,7 +188,7 @@ class BytesLeaf(Leaf):
         stride = length if self._stride is None else self._stride
         return EqualBytes(self._data, int(starts[0]), stride, length, len(starts))
 
-    def _mixed(self, rows: Rows) -> tuple[MixedBytes, npt.NDArray[np.int64]]:
+    def _mixed(self, rows: RowSelection) -> tuple[MixedBytes, npt.NDArray[np.int64]]:
         if self._padded is None:
             # Reading eight bytes at the last string's last byte must stay inside.
             self._padded = np.append(self._data, np.zeros(2 * _PADDING, np.uint8))
@@ -214,21 +216,21 @@ class ArrayLeaf(Leaf):
         super().__init__(valid)
         self._elements, self._starts, self._ends = elements, starts, ends
 
-    def _fold32(self, h: murmur3.UInt32, rows: Rows, scratch: Scratch) -> None:
+    def _fold32(self, h: murmur3.UInt32, rows: RowSelection, scratch: Scratch) -> None:
         for some, at in self._positions(rows):
             part = h[some]
             for leaf in self._elements:
                 leaf.fold32(part, at, scratch)
             h[some] = part
 
-    def _fold64(self, h: xxh64.UInt64, rows: Rows, scratch: Scratch) -> None:
+    def _fold64(self, h: xxh64.UInt64, rows: RowSelection, scratch: Scratch) -> None:
         for some, at in self._positions(rows):
             part = h[some]
             for leaf in self._elements:
                 leaf.fold64(part, at, scratch)
             h[some] = part
 
-    def _positions(self, rows: Rows) -> Any:
+    def _positions(self, rows: RowSelection) -> Any:
         """For the first, second, … element: the rows that have it, and where it stands."""
         starts = self._starts[rows]
         lengths = self._ends[rows] - starts

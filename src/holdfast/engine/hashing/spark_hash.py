@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast import errors
+from holdfast.engine.arrays import Hashes
 from holdfast.engine.hashing import xxh64
 from holdfast.engine.hashing.leaves import Leaf, LongLeaf, Scratch, leaves, validity
 from holdfast.engine.hashing.rows import row_hasher
@@ -31,7 +32,6 @@ HASH_NAME = "spark-murmur3-xxhash64-42"
 MAX_KEY_COLUMNS = 64
 SEED = 42
 
-Hashes = npt.NDArray[np.int64]
 _BLOCK = 32_768
 
 

@@ -12,13 +12,13 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from holdfast.engine.files.blocks import BadSegment
-from holdfast.engine.files.extent import Extent, Ranged, Whole
+from holdfast.engine.files.extent import BlobExtent, BufferExtent, Extent
 from holdfast.engine.files.filenames import copy_path
 from holdfast.engine.files.manifest import PartitionEntry, SegmentRef, StoreEntry
 from holdfast.engine.files.segment import Layout, Segment
 from holdfast.engine.hashing.spark_hash import KeyHasher
 from holdfast.engine.partition.chunk_cache import ChunkShare
-from holdfast.engine.partition.stack import Bounds, Source, StateView
+from holdfast.engine.partition.stack import Bounds, SegmentStack, Source
 from holdfast.engine.storage import BlobNotFound, Storage, TooLarge
 from holdfast.errors import Corruption
 from holdfast.types import RowCodec, Schema, parse_schema
@@ -162,7 +162,9 @@ class SegmentCache:
         if ref.pack is not None and not is_copy:
             near = self._storage.kept(ref.own_path(self._directory))
             if near is not None and near.size == ref.info.size:
-                return self._opened(self.path(ref), Whole(near), ref, ref.name in self._trusted)
+                return self._opened(
+                    self.path(ref), BufferExtent(near), ref, ref.name in self._trusted
+                )
         trusted = ref.name in self._trusted and not is_copy
         return self._segment(ref, self._path(ref), trusted=trusted)
 
@@ -186,22 +188,22 @@ class SegmentCache:
             raise _ends_early(name, whole.size, start + size)
         return whole.cut(start, size)
 
-    def _part(self, name: str, path: str, start: int, size: int) -> Whole:
+    def _part(self, name: str, path: str, start: int, size: int) -> BufferExtent:
         try:
             found = self._storage.read_range(path, start, start + size)
         except BlobNotFound:
             raise BadSegment(name, "the file is missing") from None
         if found.size < size:
             raise _ends_early(name, start + found.size, start + size)
-        return Whole(found)
+        return BufferExtent(found)
 
     def _file(self, name: str, path: str) -> Extent:
         try:
-            return Whole(self._storage.read(path))
+            return BufferExtent(self._storage.read(path))
         except TooLarge:
             size = self._storage.size(path)
             if size is not None:
-                return Ranged(self._storage, path, 0, size)
+                return BlobExtent(self._storage, path, 0, size)
         except BlobNotFound:
             pass
         raise BadSegment(name, "the file is missing")
@@ -241,7 +243,7 @@ class Chain:
 
     def run(
         self,
-        work: Callable[[StateView], Result],
+        work: Callable[[SegmentStack], Result],
         layout: Layout,
         newer: Sequence[Source] = (),
         bounds: Bounds | None = None,
@@ -253,7 +255,7 @@ class Chain:
         """
         while True:
             try:
-                view = StateView(
+                view = SegmentStack(
                     [*newer, *self.segments()], layout, self.bounds if bounds is None else bounds
                 )
                 return work(view)

@@ -1,7 +1,7 @@
 """Arrow columns compared and gathered by bit pattern and validity, never by value.
 
 Keys are equal when their bits and null flags are: NaN is one key, and a nullable integer never
-takes a detour through a float. `canonical` makes equal floats equal in their bits first.
+takes a detour through a float. `canonical_column` makes equal floats equal in their bits first.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.engine.arrays import Index, Mask
 from holdfast.types import MOST_COLUMN_BYTES
 
-Mask = npt.NDArray[np.bool_]
-Index = npt.NDArray[np.int64]
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -100,7 +99,7 @@ def _equal_lists(left: pa.Array, right: pa.Array) -> Mask:
     return cast(Mask, same)
 
 
-def canonical(array: pa.Array) -> pa.Array:
+def canonical_column(array: pa.Array) -> pa.Array:
     """The column with one NaN and no negative zero, at every depth."""
     kind = array.type
     if pa.types.is_float32(kind) or pa.types.is_float64(kind):
@@ -109,7 +108,7 @@ def canonical(array: pa.Array) -> pa.Array:
         return array
     if pa.types.is_struct(kind):
         valid = valid_mask(array)
-        children = [canonical(child) for child in array.flatten()]
+        children = [canonical_column(child) for child in array.flatten()]
         mask = None if valid is None else pa.array(~valid)
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
@@ -117,7 +116,7 @@ def canonical(array: pa.Array) -> pa.Array:
     valid = valid_mask(array)
     return pa.ListArray.from_arrays(
         pa.array(offsets),
-        canonical(array.flatten()),
+        canonical_column(array.flatten()),
         type=kind,
         mask=None if valid is None else pa.array(~valid),
     )

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.engine.arrays import Mask
 from holdfast.engine.files.segment import MemorySegment
 from holdfast.engine.partition.chain import StoreShape
-from holdfast.engine.partition.columns import Mask
 from holdfast.engine.partition.rows import NEVER, Rows, merge_rows, sort_rows
-from holdfast.engine.partition.stack import Bounds, StateView
+from holdfast.engine.partition.stack import Bounds, SegmentStack
 from holdfast.errors import InvalidArgument
 from holdfast.types import MOST_COLUMN_BYTES
 
@@ -78,7 +78,7 @@ class Memtable:
         self._merge_above(1)
         if len(self._runs) <= 1:
             return list(self._runs)
-        return list(StateView(self.runs(), self._shape.layout, Bounds()).pieces(keep_dead=True))
+        return list(SegmentStack(self.runs(), self._shape.layout, Bounds()).pieces(keep_dead=True))
 
     def clear(self) -> None:
         """Forget everything."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
-Hashes = npt.NDArray[np.int64]
-Index = npt.NDArray[np.int64]
+from holdfast.engine.arrays import Hashes, Index
+
 _ROWS_PER_BUCKET = 2
 _MOST_IN_A_BUCKET = 64
 

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.engine.arrays import Hashes, Index, Mask
 from holdfast.engine.partition.cells import RowReader, row_reader
-from holdfast.engine.partition.columns import Index, Mask, canonical, equal, take, words
+from holdfast.engine.partition.columns import canonical_column, equal, take, words
 from holdfast.engine.partition.ranks import RankTable
 from holdfast.types import RowCodec
 
-Hashes = npt.NDArray[np.int64]
 _WORTH_RANKS = 128
 NEVER = np.iinfo(np.int64).max
 """The expiry of a row that does not expire."""
@@ -200,7 +200,7 @@ def sort_rows(
     """
     order: Index = np.argsort(hashes)
     in_order = hashes[order]
-    key_columns = [canonical(array) for array in keys]
+    key_columns = [canonical_column(array) for array in keys]
     if len(in_order) > 1 and (in_order[1:] == in_order[:-1]).any():
         order = len(hashes) - 1 - np.argsort(hashes[::-1], kind="stable")
         in_order = hashes[order]
@@ -219,7 +219,7 @@ def sort_rows(
 def first_rows(hashes: Hashes, keys: Sequence[pa.Array]) -> Index:
     """Of rows in any order, the first of each key, in their order."""
     order: Index = np.argsort(hashes, kind="stable")
-    keep = _first_of_each_key(hashes[order], [canonical(array) for array in keys], order)
+    keep = _first_of_each_key(hashes[order], [canonical_column(array) for array in keys], order)
     return np.sort(order[keep])
 
 

@@ -10,10 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from holdfast.engine.arrays import Hashes, Index, Mask
 from holdfast.engine.files.hash_filter import HashFilter, Tops, tops
 from holdfast.engine.files.segment import Layout, Zone, index_numbers
-from holdfast.engine.partition.columns import Index, Mask, gather, take, valid_mask
-from holdfast.engine.partition.rows import NEVER, Hashes, Rows, merge_rows
+from holdfast.engine.partition.columns import gather, take, valid_mask
+from holdfast.engine.partition.rows import NEVER, Rows, merge_rows
 from holdfast.types import RowCodec
 
 _LOWEST = int(np.iinfo(np.int64).min)
@@ -65,7 +66,7 @@ def _and(left: Mask | None, right: Mask) -> Mask:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class KeyMatches:
     """Where the wanted keys were found: for each chunk its rows `at`, for wanted numbers `to`."""
 
     parts: list[tuple[Rows, Index, Index]]
@@ -110,7 +111,7 @@ class IndexRange:
         return rows.where(inside)
 
 
-class StateView:
+class SegmentStack:
     """A partition's state as of now: sources newest first, seen through bounds. Immutable."""
 
     def __init__(self, sources: Sequence[Source], layout: Layout, bounds: Bounds) -> None:
@@ -121,10 +122,10 @@ class StateView:
         self._gets = 0
         self._filters: list[HashFilter | None] = [None] * len(self._sources)
 
-    def lookup(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Found:
+    def lookup(self, hashes: Hashes, keys: Sequence[pa.Array]) -> KeyMatches:
         """Find keys sorted by hash. The newest row of a key decides, then the bounds apply."""
         hits, _ = _hits(self._sources, hashes, keys)
-        return Found([hit for hit in map(self._live_hit, hits) if len(hit[1])], len(hashes))
+        return KeyMatches([hit for hit in map(self._live_hit, hits) if len(hit[1])], len(hashes))
 
     def _live_hit(self, hit: tuple[Rows, Index, Index]) -> tuple[Rows, Index, Index]:
         rows, at, to = hit

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.engine.arrays import Hashes, Index, Mask
 from holdfast.engine.files.blocks import BadSegment
 from holdfast.engine.files.segment import DEAD, EXPIRES, HASH, MemorySegment
 from holdfast.engine.hashing.spark_hash import KeyHasher
 from holdfast.engine.partition.chain import Chain, StoreShape
-from holdfast.engine.partition.columns import Index, Mask, canonical, equal, take
+from holdfast.engine.partition.columns import canonical_column, equal, take
 from holdfast.engine.partition.memtable import Memtable
-from holdfast.engine.partition.rows import NEVER, Hashes, Rows, sort_rows
-from holdfast.engine.partition.stack import Bounds, Found, IndexRange, StateView, with_bound
+from holdfast.engine.partition.rows import NEVER, Rows, sort_rows
+from holdfast.engine.partition.stack import Bounds, IndexRange, KeyMatches, SegmentStack, with_bound
 from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.types import as_table, columns_of, one_array, parts_of
 
@@ -24,7 +25,7 @@ FOUND = "_found"
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SealedDelta:
     """The outcome of an update: the delta's rows in hash order, the number of keys, the bounds."""
 
     pieces: list[Rows]
@@ -39,7 +40,7 @@ class PartitionReader:
         self.shape = shape
         self.chain = chain
         self._bounds = chain.bounds
-        self._row_view: StateView | None = None
+        self._row_view: SegmentStack | None = None
 
     @property
     def bounds(self) -> Bounds:
@@ -64,7 +65,7 @@ class PartitionReader:
                 self.chain.fall_back(bad)
                 self._row_view = None
 
-    def _new_row_view(self) -> StateView:
+    def _new_row_view(self) -> SegmentStack:
         return self.chain.run(lambda view: view, self.shape.layout)
 
     def get_many(self, keys: pa.Table) -> pa.Table:
@@ -74,7 +75,7 @@ class PartitionReader:
         hashes = self._hashes(keys, columns)
         order = np.argsort(hashes)
         sorted_hashes, at = hashes[order], pa.array(order)
-        sorted_keys = [canonical(column).take(at) for column in columns]
+        sorted_keys = [canonical_column(column).take(at) for column in columns]
         found, sorted_values = self._find(sorted_hashes, sorted_keys)
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
@@ -88,7 +89,7 @@ class PartitionReader:
         damaged one must make the chain fall back.
         """
 
-        def work(view: StateView) -> tuple[Mask, list[pa.Array]]:
+        def work(view: SegmentStack) -> tuple[Mask, list[pa.Array]]:
             found = view.lookup(hashes, keys)
             try:
                 return found.mask(), found.values(self.shape.layout)
@@ -172,7 +173,7 @@ class PartitionReader:
         routing = self.shape.prefix_shape
         wanted = routing.keys.encode(prefix)
         top = routing.hasher.hash_row(wanted) >> 32 << 32
-        columns = [canonical(column) for column in routing.keys.to_arrow([wanted])]
+        columns = [canonical_column(column) for column in routing.keys.to_arrow([wanted])]
         limit = top + (1 << 32)
         high = None if limit > NEVER else limit
         return _starting_with(columns, self.pieces(low=top, high=high))
@@ -190,7 +191,7 @@ class PartitionReader:
         found: list[Rows] = self._read(lambda view: view.with_tops(tops))
         return found
 
-    def _read(self, work: Callable[[StateView], Any], bounds: Bounds | None = None) -> Any:
+    def _read(self, work: Callable[[SegmentStack], Any], bounds: Bounds | None = None) -> Any:
         return self.chain.run(work, self.shape.layout, bounds=bounds)
 
     def _key_columns(self, table: pa.Table) -> list[pa.Array]:
@@ -227,7 +228,7 @@ class PartitionWriter(PartitionReader):
             self._row_view = None
         return self.memtable.sources()
 
-    def _new_row_view(self) -> StateView:
+    def _new_row_view(self) -> SegmentStack:
         # The dict was asked before, so the runs alone are enough: no flush for each get.
         return self.chain.run(
             lambda view: view,
@@ -332,7 +333,7 @@ class PartitionWriter(PartitionReader):
             return None
         return self._raised[1]
 
-    def seal(self) -> Sealed:
+    def seal(self) -> SealedDelta:
         """End the update: the rows of the delta and the exact number of keys."""
         self._flush()
         base = self.chain
@@ -360,11 +361,11 @@ class PartitionWriter(PartitionReader):
                     existed = self._existed(rows, base.bounds)
                 rows = rows.where(~rows.dead | existed)
             pieces.append(rows)
-        return Sealed([rows for rows in pieces if len(rows)], num_keys, self._bounds)
+        return SealedDelta([rows for rows in pieces if len(rows)], num_keys, self._bounds)
 
     def _existed(self, rows: Rows, bounds: Bounds) -> Mask:
         """Which of the keys are in the base, seen through some bounds."""
-        found: Found = self.chain.run(
+        found: KeyMatches = self.chain.run(
             lambda view: view.lookup(rows.hashes, rows.keys), self.shape.layout, bounds=bounds
         )
         return found.mask()
@@ -373,7 +374,7 @@ class PartitionWriter(PartitionReader):
         """The exact number of keys as of now."""
         return self.seal().num_keys
 
-    def _read(self, work: Callable[[StateView], Any], bounds: Bounds | None = None) -> Any:
+    def _read(self, work: Callable[[SegmentStack], Any], bounds: Bounds | None = None) -> Any:
         seen = self._bounds if bounds is None else bounds
         return self.chain.run(work, self.shape.layout, newer=self._flush(), bounds=seen)
 

@@ -1,5 +1,5 @@
 """The versions of a root: committed, claimed, merged and removed."""
 
-from holdfast.deprecation import moved
+from holdfast.deprecation import moved_names
 
-__getattr__ = moved(__name__, {"VersionLog": "holdfast.engine.versions.log"})
+__getattr__ = moved_names(__name__, {"VersionLog": "holdfast.engine.versions.log"})

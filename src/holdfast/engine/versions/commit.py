@@ -14,7 +14,7 @@ from enum import Enum
 from holdfast.engine.files.manifest import Manifest, PartitionEntry, SegmentRef, StoreEntry
 from holdfast.errors import IllegalState
 
-Place = tuple[int, str, int]
+StorePartition = tuple[int, str, int]
 """A partition of a store: operator, store name, partition."""
 
 
@@ -38,7 +38,7 @@ class Swap:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedPartition:
     """What a task that finished tells the committer. Files it names exist already.
 
     `inline` is the delta itself when it is small; its reference gets a place in the pack when
@@ -58,7 +58,7 @@ class Prepared:
     swaps: tuple[Swap, ...] = ()
 
     @property
-    def place(self) -> Place:
+    def place(self) -> StorePartition:
         """The partition it is about."""
         return self.operator, self.store, self.partition
 
@@ -110,11 +110,11 @@ def is_stray(commit_id: str, next_parent: str | None) -> bool:
 
 
 def check_prepared(
-    base: Manifest, prepared: Sequence[Prepared], schemas: Mapping[tuple[int, str], str]
+    base: Manifest, prepared: Sequence[PreparedPartition], schemas: Mapping[tuple[int, str], str]
 ) -> None:
     """Refuse a commit that is not exactly one fitting row for each partition of `base`."""
     expected = {(op, name, entry.index) for op, name, entry in base.partitions()}
-    seen: set[Place] = set()
+    seen: set[StorePartition] = set()
     for row in prepared:
         place = row.place
         what = f"operator {row.operator}, store {row.store!r}, partition {row.partition}"
@@ -141,7 +141,7 @@ def check_prepared(
 
 
 def next_operators(
-    base: Manifest, prepared: Sequence[Prepared], present: Collection[str] | None = None
+    base: Manifest, prepared: Sequence[PreparedPartition], present: Collection[str] | None = None
 ) -> dict[int, dict[str, StoreEntry]]:
     """The operators of the version after `base`.
 
@@ -170,7 +170,7 @@ def next_operators(
 
 
 def _next_entry(
-    entry: PartitionEntry, row: Prepared, directory: str, present: Collection[str] | None
+    entry: PartitionEntry, row: PreparedPartition, directory: str, present: Collection[str] | None
 ) -> PartitionEntry:
     segments = entry.segments
     for swap in row.swaps:

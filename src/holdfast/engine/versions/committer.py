@@ -13,7 +13,7 @@ from holdfast.engine.files.filenames import pack_path
 from holdfast.engine.files.manifest import Manifest, PackSlice, fingerprint
 from holdfast.engine.hashing.spark_hash import HASH_NAME
 from holdfast.engine.storage import Runtime
-from holdfast.engine.versions.commit import Prepared, check_prepared, next_operators
+from holdfast.engine.versions.commit import PreparedPartition, check_prepared, next_operators
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Conflict, HoldfastError
 
@@ -35,7 +35,7 @@ class Committer:
         self,
         base: Manifest,
         based_at_ms: int | None,
-        prepared: Sequence[Prepared],
+        prepared: Sequence[PreparedPartition],
         commit_id: str,
         **facts: Any,
     ) -> Manifest:
@@ -70,7 +70,11 @@ class Committer:
         return None if is_own else self._versions.conflict(base.version + 1)
 
     def _next(
-        self, base: Manifest, prepared: Sequence[Prepared], commit_id: str, facts: Mapping[str, Any]
+        self,
+        base: Manifest,
+        prepared: Sequence[PreparedPartition],
+        commit_id: str,
+        facts: Mapping[str, Any],
     ) -> Manifest:
         if self._epoch is None:
             self._epoch = base.epoch + 1
@@ -89,7 +93,7 @@ class Committer:
             **facts,
         )
 
-    def _check_files(self, base: Manifest, prepared: Sequence[Prepared]) -> None:
+    def _check_files(self, base: Manifest, prepared: Sequence[PreparedPartition]) -> None:
         """Refuse a delta whose file is not there: its task was cleaned up as a loser."""
         wanted = [
             row.delta.path(base.directory(row.operator, row.store, row.partition))
@@ -99,7 +103,7 @@ class Committer:
         if missing := sorted(set(wanted) - self._there(wanted)):
             raise copies.missing_file(self._versions.storage, missing[0])
 
-    def _present(self, base: Manifest, prepared: Sequence[Prepared]) -> set[str]:
+    def _present(self, base: Manifest, prepared: Sequence[PreparedPartition]) -> set[str]:
         return self._there(
             swap.output.path(base.directory(row.operator, row.store, row.partition))
             for row in prepared
@@ -115,7 +119,7 @@ class Committer:
             sizes = pool.map(storage.size, wanted)
             return {path for path, size in zip(wanted, sizes, strict=True) if size is not None}
 
-    def _pack(self, version: int, prepared: Sequence[Prepared]) -> list[Prepared]:
+    def _pack(self, version: int, prepared: Sequence[PreparedPartition]) -> list[PreparedPartition]:
         """The same rows with every inline delta placed in one new pack."""
         if not any(row.inline for row in prepared):
             return list(prepared)

@@ -11,7 +11,7 @@ from holdfast.engine.files.filenames import segment_path
 from holdfast.engine.files.manifest import PartitionEntry, SegmentRef
 from holdfast.engine.files.segment_writer import SegmentWriter
 from holdfast.engine.partition.chain import Chain, StoreShape
-from holdfast.engine.partition.stack import StateView
+from holdfast.engine.partition.stack import SegmentStack
 from holdfast.engine.storage import Storage
 from holdfast.engine.versions.commit import Swap
 
@@ -21,7 +21,7 @@ _SNAPSHOT_RATIO = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MergePlan:
     """Merge a manifest's segments start..stop (newest first) into one of this kind."""
 
     start: int
@@ -31,7 +31,7 @@ class Plan:
 
 def plan(
     segments: Sequence[SegmentRef], conf: StateStoreConf, *, force: bool = False
-) -> Plan | None:
+) -> MergePlan | None:
     """What is worth merging, or None; with `force` everything, unless it is merged already.
 
     A snapshot once enough deltas have come since the last one and they weigh a third of it, or
@@ -40,9 +40,9 @@ def plan(
     """
     if force:
         merged = [ref.kind for ref in segments] in ([], ["snapshot"])
-        return None if merged else Plan(0, len(segments), "snapshot")
+        return None if merged else MergePlan(0, len(segments), "snapshot")
     if _snapshot_is_due(segments, conf):
-        return Plan(0, len(segments), "snapshot")
+        return MergePlan(0, len(segments), "snapshot")
     tiers = [_tier(ref.info.size, conf.merge_fanout) for ref in segments]
     start = 0
     while start < len(tiers):
@@ -51,10 +51,10 @@ def plan(
             stop += 1
         if stop - start >= conf.merge_fanout:
             kind = "snapshot" if stop == len(segments) else "merge"
-            return Plan(start, stop, kind)
+            return MergePlan(start, stop, kind)
         start = stop
     if len(segments) >= conf.max_segments:
-        return Plan(0, len(segments), "snapshot")
+        return MergePlan(0, len(segments), "snapshot")
     return None
 
 
@@ -82,20 +82,25 @@ def _tier(size: int, fanout: int) -> int:
     return tier
 
 
-def output_path(entry: PartitionEntry, todo: Plan, directory: str, attempt: str) -> str:
+def output_path(entry: PartitionEntry, todo: MergePlan, directory: str, attempt: str) -> str:
     """The file that `merge` will write."""
     kind = _kind(entry, todo)
     return segment_path(directory, entry.segments[todo.start].high, attempt, kind)
 
 
-def _kind(entry: PartitionEntry, todo: Plan) -> str:
+def _kind(entry: PartitionEntry, todo: MergePlan) -> str:
     return todo.kind if todo.stop == len(entry.segments) else "merge"
 
 
 def merge(
-    chain: Chain, todo: Plan, shape: StoreShape, storage: Storage, directory: str, attempt: str,
+    chain: Chain,
+    todo: MergePlan,
+    shape: StoreShape,
+    storage: Storage,
+    directory: str,
+    attempt: str,
     compression: str,
-) -> Swap:  # fmt: skip
+) -> Swap:
     """Write the merged segment and say what it replaces. Memory stays at a few chunks.
 
     A merge that does not reach the oldest segment keeps tombstones, and turns rows that the
@@ -105,7 +110,7 @@ def merge(
     refs = chain.entry.segments[todo.start : todo.stop]
     read, sources = chain.between(todo.start, todo.stop)
     reaches_oldest = todo.stop == len(chain.entry.segments)
-    view = StateView(sources, shape.layout, chain.bounds)
+    view = SegmentStack(sources, shape.layout, chain.bounds)
     path = output_path(chain.entry, todo, directory, attempt)
     with storage.open_writer(path) as blob:
         writer = SegmentWriter(

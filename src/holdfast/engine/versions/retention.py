@@ -30,7 +30,7 @@ _VERSIONS_WITH_COPIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptVersion:
     """A manifest that stays: when it was committed and the files it needs."""
 
     committed_at_ms: int
@@ -41,7 +41,7 @@ class Kept:
     """Those of the files whose rows it reads from nowhere else."""
 
     @classmethod
-    def of(cls, manifest: Manifest, *, is_newest: bool) -> Kept:
+    def of(cls, manifest: Manifest, *, is_newest: bool) -> KeptVersion:
         """A version's; its output, too, as long as it may not have been delivered."""
         waiting = {part["path"] for part in manifest.outbox} if is_newest else set()
         # Versions share most of their files, and so their names.
@@ -86,7 +86,7 @@ def retired_versions(
 
 def dead_files(
     listed: Sequence[str],
-    kept: Mapping[int, Kept],
+    kept: Mapping[int, KeptVersion],
     spared: Collection[str],
     now_ms: int,
     grace_ms: int,
@@ -115,7 +115,7 @@ def dead_files(
 
 
 def needed_copies(
-    listed: Sequence[str], kept: Mapping[int, Kept], needed: Collection[str]
+    listed: Sequence[str], kept: Mapping[int, KeptVersion], needed: Collection[str]
 ) -> set[str]:
     """Second copies that stay: those of files whose rows a newest version reads from nowhere else.
 
@@ -137,7 +137,7 @@ class Cleaner:
 
     def __init__(self, versions: VersionLog, runtime: Runtime, conf: StateStoreConf) -> None:
         self._versions, self._runtime, self._conf = versions, runtime, conf
-        self._known: dict[int, Kept] = {}
+        self._known: dict[int, KeptVersion] = {}
 
     def clean(
         self,
@@ -182,13 +182,13 @@ class Cleaner:
             )  # fmt: skip
         return CleanUp(retired, files)
 
-    def _read(self, there: Sequence[int]) -> dict[int, Kept]:
+    def _read(self, there: Sequence[int]) -> dict[int, KeptVersion]:
         """What the rules want to know of the versions that are there."""
         newest = max(there, default=0)
         known = self._known
         read = {
             version: known.get(version)
-            or Kept.of(self._versions.load(version), is_newest=version == newest)
+            or KeptVersion.of(self._versions.load(version), is_newest=version == newest)
             for version in there
         }
         # One that has a successor is history; the newest may yet turn out to be a stray.

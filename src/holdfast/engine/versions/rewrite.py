@@ -23,13 +23,13 @@ from holdfast.engine.partition.rows import Rows
 from holdfast.engine.partition.writer import PartitionReader
 from holdfast.engine.provider import new_store_entry
 from holdfast.engine.storage import Runtime, Storage
-from holdfast.engine.versions.commit import Prepared
+from holdfast.engine.versions.commit import PreparedPartition
 from holdfast.types import AtomicType, DataType, DecimalType, Schema
 
 StoreName = tuple[int, str]
 """An operator and the name of a store of it."""
 Stores = Mapping[int, Mapping[str, StoreShape]]
-Change = Callable[[Rows], list[pa.Array]]
+ChangeColumns = Callable[[Rows], list[pa.Array]]
 """The new value columns of some rows."""
 
 
@@ -65,7 +65,7 @@ def _takes(stored: DataType, wanted: DataType) -> bool:
     return wanted.name in _WIDER.get(stored.name, ())
 
 
-def emptied(base: Manifest, stores: Stores, dropped: Collection[StoreName] = ()) -> Manifest:
+def empty_stores(base: Manifest, stores: Stores, dropped: Collection[StoreName] = ()) -> Manifest:
     """`base` with these stores new and without rows, their bounds as they are; others dropped.
 
     The version after it is committed with what `rewrite` prepared.
@@ -93,10 +93,12 @@ def _without_rows(before: StoreEntry, shape: StoreShape, *, keep: bool) -> Store
     return replace(entry, partitions=tuple(bounded))
 
 
-def untouched(base: Manifest, operator: int, name: str, entry: PartitionEntry) -> Prepared:
+def prepare_unchanged(
+    base: Manifest, operator: int, name: str, entry: PartitionEntry
+) -> PreparedPartition:
     """What a partition reports that a version leaves as it is."""
     store = base.operators[operator][name]
-    return Prepared(
+    return PreparedPartition(
         operator=operator,
         store=name,
         partition=entry.index,
@@ -109,13 +111,13 @@ def untouched(base: Manifest, operator: int, name: str, entry: PartitionEntry) -
 
 def rewrite(
     manifest: Manifest, operator: int, name: str, partition: int, shape: StoreShape,
-    change: Change, storage: Storage, runtime: Runtime, conf: StateStoreConf,
-) -> Prepared:  # fmt: skip
+    change: ChangeColumns, storage: Storage, runtime: Runtime, conf: StateStoreConf,
+) -> PreparedPartition:  # fmt: skip
     """Write one partition of a version with other value columns, for the version after it.
 
     Of a store the version does not have there is nothing to write.
     """
-    prepared = Prepared(
+    prepared = PreparedPartition(
         operator=operator,
         store=name,
         partition=partition,

@@ -31,7 +31,7 @@ from holdfast.spark.interop.jvm import (
     scala_seq,
     walk,
 )
-from holdfast.streams.tasks.sliding import Sliding
+from holdfast.streams.tasks.sliding import SlidingWindows
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class TimeWindow:
 
     time: Column
     window: Column
-    shape: Sliding
+    shape: SlidingWindows
 
     def is_last_of(self, rows: DataFrame) -> Column:
         """Whether a window is the last one that its row is in, where Spark deals rows out to all.
@@ -181,7 +181,7 @@ def time_window(frame: DataFrame) -> TimeWindow | None:
     if not all(class_of(argument) == "Literal" for argument in arguments[1:]):
         return None
     window = java_class(session, f"{CATALYST}.expressions.TimeWindow")(*arguments)
-    shape = Sliding(
+    shape = SlidingWindows(
         int(window.windowDuration()), int(window.slideDuration()), int(window.startTime())
     )
     return TimeWindow(column_of(session, arguments[0]), column_of(session, found), shape)

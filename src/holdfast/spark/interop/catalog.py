@@ -50,7 +50,7 @@ def find(session: SparkSession, name: str) -> Any | None:
     return found
 
 
-def described(session: SparkSession, name: str, found: Any) -> FileTable:
+def file_table(session: SparkSession, name: str, found: Any) -> FileTable:
     """What `find` found."""
     provider = found.provider()
     properties = jvm.scala_map(found.storage().properties())

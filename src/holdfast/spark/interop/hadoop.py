@@ -112,7 +112,7 @@ def below(folder: str, file: str) -> str:
     return file.removeprefix(start)
 
 
-def names(session: SparkSession, location: str) -> list[str]:
+def list_names(session: SparkSession, location: str) -> list[str]:
     """The names of the files and folders right below a folder, in order."""
     system, path = _path(session, location)
     if not system.exists(path):

@@ -53,7 +53,7 @@ def columns_aggregated(before: DataFrame, after: DataFrame) -> dict[str, str]:
     return _used(before, plan)
 
 
-def columns_called(before: DataFrame, names: Collection[str]) -> dict[str, str]:
+def describe_columns(before: DataFrame, names: Collection[str]) -> dict[str, str]:
     """What columns of a frame are made of, by name."""
     plan = _plan(before)
     outputs = [node for node in scala_list(plan.output()) if str(node.name()) in names]

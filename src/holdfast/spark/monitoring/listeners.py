@@ -88,7 +88,7 @@ def spark_progress(progress: Mapping[str, Any]) -> StreamingQueryProgress:
     return built
 
 
-class Told(Protocol):
+class AnnouncedQuery(Protocol):
     """What listeners are told about."""
 
     @property
@@ -108,7 +108,7 @@ class Announcer:
     while there are any. Of the progress that slow listeners leave waiting, the newest is kept.
     """
 
-    def __init__(self, query: Told, own: Listeners, idle_interval_s: float) -> None:
+    def __init__(self, query: AnnouncedQuery, own: Listeners, idle_interval_s: float) -> None:
         self._query = query
         self._own = own
         self._idle_interval_s = idle_interval_s

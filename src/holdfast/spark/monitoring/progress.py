@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.spark.running.maintenance import Merged
+from holdfast.spark.running.maintenance import MaintenanceReport
 from holdfast.streams.tasks.task import TaskResult
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import moment_text
@@ -23,7 +23,7 @@ class VersionReport:
     seconds: Mapping[str, float]
     results: Mapping[int, Sequence[TaskResult]]
     late_rows: int
-    merged: Mapping[int, Merged]
+    merged: Mapping[int, MaintenanceReport]
     """What maintenance brought into it, by operator."""
     input_rows: int | None = None
     """How many rows the batch had, where the first operator does not get them all."""
@@ -75,7 +75,7 @@ def progress(
 
 
 def _operator(
-    title: str, results: Sequence[TaskResult], observed_late: int, merged: Merged | None
+    title: str, results: Sequence[TaskResult], observed_late: int, merged: MaintenanceReport | None
 ) -> dict[str, Any]:
     late = sum(r.late_rows for r in results)
     if title.startswith("sessionWindow"):
@@ -83,7 +83,7 @@ def _operator(
     custom = {"stateOnCurrentVersionSizeBytes": sum(r.state_bytes for r in results)}
     if title.startswith("dedupe"):
         custom["numDroppedDuplicateRows"] = sum(r.dropped_duplicates for r in results)
-    custom |= (merged or Merged()).figures()
+    custom |= (merged or MaintenanceReport()).figures()
     for result in results:
         for name, figure in result.custom.items():
             custom[name] = custom.get(name, 0) + figure

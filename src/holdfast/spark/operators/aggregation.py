@@ -20,17 +20,17 @@ from holdfast.spark.operators.operator import (
     DELAY,
     SESSION,
     FreeNames,
-    Key,
+    KeyColumn,
     Operator,
-    Shown,
     TaskSettings,
-    described,
+    ViewSource,
     event_time_ordinal,
     is_window,
     keys_of,
     made_of,
     nullable,
-    quoted,
+    quote_column,
+    with_metadata,
 )
 from holdfast.spark.state.pairing import AGGREGATE
 from holdfast.streams.aggregates.merging import Merge
@@ -107,7 +107,7 @@ class Aggregation(Operator):
         self.key_index = event_time_ordinal(self._stored_keys())
         self._window = analysis.time_window(after)
 
-    def _stored_keys(self) -> list[Key]:
+    def _stored_keys(self) -> list[KeyColumn]:
         """The keys in the order the state has them in."""
         return self._keys
 
@@ -158,12 +158,12 @@ class Aggregation(Operator):
             grouped = grouped.repartition(partitions, *self._routing())
             keys = [column for key in self._stored_keys() for column in key.columns()]
         names = [name for partial in self._partials for name, _ in partial.columns]
-        kept = grouped.select(*keys, *[F.col(quoted(name)) for name in names], ROWS)
+        kept = grouped.select(*keys, *[F.col(quote_column(name)) for name in names], ROWS)
         hashed = spark_sql_hash(self._key_names, self.prefix or len(self._key_names))
         return kept.withColumn(HASH, F.expr(hashed))
 
     def _routing(self) -> list[str]:
-        return [quoted(key.field.name) for key in self._keys]
+        return [quote_column(key.field.name) for key in self._keys]
 
     def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
         fields, count = self.rows_schema(frame).fields, len(self._key_names)
@@ -199,7 +199,7 @@ class Aggregation(Operator):
 
     def output(self, rows: DataFrame) -> DataFrame:
         pairs = zip(self._made_keys, self._fields, strict=True)
-        keys = [described(F.col(name), field) for name, field in pairs]
+        keys = [with_metadata(F.col(name), field) for name, field in pairs]
         return self._made(rows).select(*keys, *self._finish)
 
     def _made(self, rows: DataFrame) -> DataFrame:
@@ -211,7 +211,7 @@ class Aggregation(Operator):
             *[partial.result.alias(name) for partial, name in results],
         )
 
-    def shown(self, variable: str | None) -> Shown:
+    def shown(self, variable: str | None) -> ViewSource:
         return replace(super().shown(variable), make=self._shown_rows)
 
     def _shown_rows(self, rows: DataFrame) -> DataFrame:
@@ -239,13 +239,13 @@ class _ByWindowLast(Aggregation):
         super().__init__(groupings, after)
         self.prefix = len(self._key_names) - 2
 
-    def _stored_keys(self) -> list[Key]:
+    def _stored_keys(self) -> list[KeyColumn]:
         keys = list(self._keys)
         window = keys.pop(self._place)
         return [*keys, window]
 
     def _routing(self) -> list[str]:
-        return [quoted(key.field.name) for key in self._stored_keys()[:-1]]
+        return [quote_column(key.field.name) for key in self._stored_keys()[:-1]]
 
     def _grouped_with(self, rows: DataFrame, window: Column) -> DataFrame:
         """`_grouped` with another column in the place of the window."""
@@ -301,7 +301,7 @@ class SessionAggregation(_ByWindowLast):
         asked = batch.groupBy(*self._groupings).agg(F.count(F.lit(1)))
         rows = analysis.aggregated_rows(asked)
         marked = next(f.name for f in rows.schema.fields if SESSION in (f.metadata or {}))
-        session = F.col(quoted(marked))
+        session = F.col(quote_column(marked))
         if self.key_index is not None:
             late = F.timestamp_micros(F.lit(marks.late_us))
             is_late = session.getField("end") <= late.cast(_end_type(self._fields[self._place]))

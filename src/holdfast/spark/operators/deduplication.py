@@ -17,15 +17,15 @@ from holdfast.spark.operators.operator import (
     DELAY,
     FreeNames,
     Operator,
-    Shown,
     TaskSettings,
-    described,
+    ViewSource,
     event_time_ordinal,
     is_window,
     keys_of,
     made_of,
     nullable,
-    quoted,
+    quote_column,
+    with_metadata,
 )
 from holdfast.streams.stores.contract import EXPIRES_AT
 from holdfast.streams.tasks.deduplication import SEEN, DeduplicationTask
@@ -72,19 +72,19 @@ class Deduplication(Operator):
 
     def columns(self, before: DataFrame, after: DataFrame) -> dict[str, str]:
         names = {*self._names, *filter(None, [self._event_time])}
-        return made_of(lineage.columns_called(before, names))
+        return made_of(lineage.describe_columns(before, names))
 
     def ticks(self, mode: str) -> bool:
         return self._timed is not None
 
     def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
-        routing = [quoted(key.field.name) for key in self._keys]
+        routing = [quote_column(key.field.name) for key in self._keys]
         windows = [column for key in self._keys if key.is_window for column in key.columns()]
         pairs = zip(self._fields, self._own, strict=True)
-        batch = batch.select(*[F.col(quoted(f.name)).alias(own.name) for f, own in pairs])
-        columns = [F.col(quoted(own.name)) for own in self._own]
+        batch = batch.select(*[F.col(quote_column(f.name)).alias(own.name) for f, own in pairs])
+        columns = [F.col(quote_column(own.name)) for own in self._own]
         if self._timed is not None:
-            time = F.col(quoted(self._timed.name))
+            time = F.col(quote_column(self._timed.name))
             time = time.getField("end") if is_window(self._timed) else time
             columns.append(time.alias(self._time))
         rows = batch.repartition(partitions, *routing).select(*columns, *windows)
@@ -96,7 +96,7 @@ class Deduplication(Operator):
         value = f"{self._value} {'long' if self._within_watermark else 'boolean'}"
         return {DEFAULT_STORE_NAME: StoreShape.of(key, parse_schema(value), self.key_index, 0)}
 
-    def shown(self, variable: str | None) -> Shown:
+    def shown(self, variable: str | None) -> ViewSource:
         return replace(super().shown(variable), values=())
 
     def rows_schema(self, frame: DataFrame) -> StructType:
@@ -121,4 +121,4 @@ class Deduplication(Operator):
 
     def output(self, rows: DataFrame) -> DataFrame:
         pairs = zip(self._fields, self._own, strict=True)
-        return rows.select(*[described(F.col(quoted(own.name)), f) for f, own in pairs])
+        return rows.select(*[with_metadata(F.col(quote_column(own.name)), f) for f, own in pairs])

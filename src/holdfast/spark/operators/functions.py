@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 
 from holdfast.errors import InvalidArgument
 from holdfast.spark.interop.analysis import AggregateCall
-from holdfast.spark.operators.operator import quoted
+from holdfast.spark.operators.operator import quote_column
 from holdfast.streams.aggregates.merging import Merge
 from holdfast.streams.aggregates.sketches import header, precision_of
 
@@ -77,7 +77,7 @@ def _one(kind: str, function: Callable[[Column], Column]) -> Callable[..., Parti
             _check_ordered(call, call.input_types[0])
         name = give("")
         column = (name, function(_input(call)))
-        return Partials((column,), Merge(kind, (name,)), F.col(quoted(name)))
+        return Partials((column,), Merge(kind, (name,)), F.col(quote_column(name)))
 
     return build
 
@@ -96,7 +96,9 @@ def _sum(call: AggregateCall, give: Give) -> Partials:
     total, seen = give(""), give("_seen")
     cell = _input(call)
     columns = ((total, F.sum(cell)), (seen, F.max(cell.isNotNull())))
-    return Partials(columns, Merge("sum_seen", (total, seen)), F.col(quoted(total)), later=(seen,))
+    return Partials(
+        columns, Merge("sum_seen", (total, seen)), F.col(quote_column(total)), later=(seen,)
+    )
 
 
 def _count(call: AggregateCall, give: Give) -> Partials:
@@ -105,7 +107,7 @@ def _count(call: AggregateCall, give: Give) -> Partials:
     for cell in call.inputs:
         present = present & cell.isNotNull()
     column = (name, F.count(F.when(present, F.lit(1))))
-    return Partials((column,), Merge("count", (name,)), F.col(quoted(name)))
+    return Partials((column,), Merge("count", (name,)), F.col(quote_column(name)))
 
 
 def _average(call: AggregateCall, give: Give) -> Partials:
@@ -117,7 +119,7 @@ def _average(call: AggregateCall, give: Give) -> Partials:
         added = F.sum(_input(call).cast("double"))
     else:
         raise _refusal(call, "averages of intervals are not supported")
-    total_column, count_column = F.col(quoted(total)), F.col(quoted(count))
+    total_column, count_column = F.col(quote_column(total)), F.col(quote_column(count))
     divisor = count_column.cast("decimal(20,0)") if isinstance(kind, DecimalType) else count_column
     result = F.when(count_column > 0, (total_column / divisor).cast(call.type))
     columns = ((total, added), (count, F.count(_input(call))))
@@ -130,7 +132,7 @@ def _moments(result: Callable[[Column, Column], Column]) -> Callable[..., Partia
         names = (give("_count"), give("_mean"), give("_square"))
         count = F.count(cell).cast("double")
         columns = (count, F.avg(cell), F.var_pop(cell) * count)
-        ended = result(F.col(quoted(names[0])), F.col(quoted(names[2])))
+        ended = result(F.col(quote_column(names[0])), F.col(quote_column(names[2])))
         pairs = tuple(zip(names, columns, strict=True))
         return Partials(pairs, Merge("moments", names), ended)
 
@@ -146,7 +148,7 @@ def _first_or_last(kind: str, function: Callable[..., Column]) -> Callable[..., 
             counts = counts & call.inputs[0].isNotNull()
         picked = function(F.when(counts, boxed), ignorenulls=True).getField("v")
         columns = ((value, picked), (seen, F.coalesce(F.max(counts), F.lit(False))))
-        return Partials(columns, Merge(kind, (value, seen)), F.col(quoted(value)))
+        return Partials(columns, Merge(kind, (value, seen)), F.col(quote_column(value)))
 
     return build
 
@@ -158,7 +160,7 @@ def _best_by(
         _check_ordered(call, call.input_types[1])
         value, order = give(""), give("_by")
         columns = ((value, pick(call.inputs[0], _input(call, 1))), (order, best(_input(call, 1))))
-        return Partials(columns, Merge(kind, (value, order)), F.col(quoted(value)))
+        return Partials(columns, Merge(kind, (value, order)), F.col(quote_column(value)))
 
     return build
 
@@ -176,7 +178,7 @@ def _approximate_count(call: AggregateCall, give: Give) -> Partials:
     sketch = F.concat(start, F.unhex(F.array_join(texts, "")))
     names = (give(""), give("_sketch"))
     columns = ((names[0], F.size(hashes).cast("long")), (names[1], sketch))
-    return Partials(columns, Merge("distinct", names), F.col(quoted(names[0])))
+    return Partials(columns, Merge("distinct", names), F.col(quote_column(names[0])))
 
 
 def _sample(count: Column, square: Column) -> Column:

@@ -15,9 +15,9 @@ from pyspark.sql.types import Row, StructType, TimestampType
 from holdfast.engine.partition.chain import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.spark.operators.keyed import KeyedOperator
-from holdfast.spark.operators.operator import Shown, TaskSettings, nullable
+from holdfast.spark.operators.operator import TaskSettings, ViewSource, nullable
 from holdfast.streams.clock import EVENT_TIME, NO_TIME, PROCESSING_TIME, Clock
-from holdfast.streams.processors.pandas import Pandaswise
+from holdfast.streams.processors.pandas import PandasFrames
 from holdfast.streams.tasks.group_state import STATE, STORE, GroupStateTask, held_as
 from holdfast.streams.tasks.task import Task
 from holdfast.types import parse_schema
@@ -62,7 +62,7 @@ class GroupStates(KeyedOperator):
     def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
         return {STORE: self._variable.shape(self._rows.keys)}
 
-    def shown(self, variable: str | None) -> Shown:
+    def shown(self, variable: str | None) -> ViewSource:
         return replace(super().shown(variable), store=STORE, values=(STATE,))
 
     def task(self, settings: TaskSettings) -> Task:
@@ -75,7 +75,7 @@ class GroupStates(KeyedOperator):
             new_state=NewState(clock, self._state),
             variable=self._variable,
             keys=self._rows.key_names,
-            rows=Pandaswise(
+            rows=PandasFrames(
                 self._rows.columns, self._output_schema, settings.zone,
                 is_wide=False, is_strict=True,
             ),

@@ -15,11 +15,11 @@ from holdfast.spark.operators.operator import (
     DELAY,
     Operator,
     TaskSettings,
-    described,
     is_window,
     made_of,
     nullable,
-    quoted,
+    quote_column,
+    with_metadata,
 )
 from holdfast.streams.clock import EVENT_TIME, PROCESSING_TIME, Clock
 from holdfast.streams.watermark import Watermarks
@@ -51,7 +51,7 @@ class KeyedRows:
         """The input column of a key: the stream's own where it is one of those."""
         sql = jvm.sql_of(self.groupings[number])
         names = [own.name for own in self._fields]
-        is_plain = sql in (field.name, quoted(field.name)) and names.count(field.name) == 1
+        is_plain = sql in (field.name, quote_column(field.name)) and names.count(field.name) == 1
         return self._data_names[names.index(field.name)] if is_plain else f"k{number}"
 
     @property
@@ -76,7 +76,7 @@ class KeyedRows:
         more = [key.alias(name) for key, name in pairs if name not in self._data_names]
         names = [*self._data_names, *(n for n in self.key_names if n not in self._data_names)]
         if self._timed is not None:
-            time = F.col(quoted(self._timed.name))
+            time = F.col(quote_column(self._timed.name))
             more.append((time.getField("end") if is_window(self._timed) else time).alias(_TIME))
             names.append(_TIME)
         routed = rows.select("*", *more).toDF(*names).repartition(partitions, *self.key_names)
@@ -132,7 +132,7 @@ class KeyedOperator(Operator):
     def columns(self, before: DataFrame, after: DataFrame) -> dict[str, str]:
         found = made_of(lineage.columns_grouped_by(before, self._rows.groupings))
         if self._time_mode == EVENT_TIME and (name := self._rows.time_name) is not None:
-            found["event time"] = lineage.columns_called(before, [name])[name]
+            found["event time"] = lineage.describe_columns(before, [name])[name]
         return found
 
     def ticks(self, mode: str) -> bool:
@@ -161,4 +161,4 @@ class KeyedOperator(Operator):
         return self._rows.clock(self._time_mode, settings.marks)
 
     def output(self, rows: DataFrame) -> DataFrame:
-        return rows.select(*[described(F.col(quoted(f.name)), f) for f in self._output])
+        return rows.select(*[with_metadata(F.col(quote_column(f.name)), f) for f in self._output])

@@ -15,7 +15,7 @@ from holdfast.spark.operators.keyed import KeyedOperator
 from holdfast.spark.operators.operator import TaskSettings
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.processors.handle import QueryInfo
-from holdfast.streams.stores.embedded import ROWS, START, Embedded
+from holdfast.streams.stores.embedded import BATCH_ROWS, START, EmbeddedTask
 from holdfast.streams.tasks.processor import InitialTask
 from holdfast.streams.tasks.task import StoreSpec
 from holdfast.streams.watermark import Watermarks
@@ -57,7 +57,7 @@ def processed(operator: KeyedOperator, rows: DataFrame) -> DataFrame:
         assert isinstance(initial.task, InitialTask)
         start = initial.task.task
         frame = _side_by_side(initial.rows, start.keys, frame, operator.key_names, partitions)
-    embedded = Embedded(operator.task(settings), start)
+    embedded = EmbeddedTask(operator.task(settings), start)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return embedded.run(batches)
@@ -80,9 +80,9 @@ def _side_by_side(
     def nothing(frame: DataFrame, name: str) -> Column:
         return F.lit(None).cast(frame.schema).alias(name)
 
-    both = start.select(HASH, held(start, START), nothing(rows, ROWS)).union(
-        rows.select(HASH, nothing(start, START), held(rows, ROWS))
+    both = start.select(HASH, held(start, START), nothing(rows, BATCH_ROWS)).union(
+        rows.select(HASH, nothing(start, START), held(rows, BATCH_ROWS))
     )
-    keys = [*(f"{START}.{key}" for key in start_keys), *(f"{ROWS}.{key}" for key in row_keys)]
+    keys = [*(f"{START}.{key}" for key in start_keys), *(f"{BATCH_ROWS}.{key}" for key in row_keys)]
     is_row = F.col(START).isNull()
     return both.repartition(partitions, HASH).sortWithinPartitions(is_row, HASH, *keys)

@@ -20,7 +20,7 @@ from holdfast.streams.tasks.task import StoreSpec, Task
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import RESERVED_PREFIXES, Schema
 
-Step = Callable[[DataFrame], DataFrame]
+FrameStep = Callable[[DataFrame], DataFrame]
 DELAY = "spark.watermarkDelayMs"
 WINDOW = "spark.timeWindow"
 SESSION = "spark.sessionWindow"
@@ -47,7 +47,7 @@ class TaskSettings:
 
 
 @dataclass(frozen=True)
-class Initial:
+class InitialLoad:
     """What fills an operator's state before the first batch: a task, and the rows it gets."""
 
     task: Task
@@ -55,7 +55,7 @@ class Initial:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ViewSource:
     """What of an operator's state a view shows: a store, and of its values all or some columns.
 
     With `make` Spark makes the rows out of stored ones: the key columns, then the values.
@@ -63,7 +63,7 @@ class Shown:
 
     store: str = DEFAULT_STORE_NAME
     values: tuple[str, ...] | None = None
-    make: Step | None = None
+    make: FrameStep | None = None
 
 
 class Operator(ABC):
@@ -136,14 +136,14 @@ class Operator(ABC):
         """
         return None
 
-    def shown(self, variable: str | None) -> Shown:
+    def shown(self, variable: str | None) -> ViewSource:
         """What a view shows of the state. Of several state variables one is chosen by name."""
         if variable is not None:
             raise InvalidArgument(
                 f"viewVariable is {variable!r}, and {self.title} has no state variables. Leave it "
                 "out."
             )
-        return Shown()
+        return ViewSource()
 
     @abstractmethod
     def rows_schema(self, frame: DataFrame) -> StructType:
@@ -153,7 +153,7 @@ class Operator(ABC):
     def task(self, settings: TaskSettings) -> Task:
         """The tasks' work of one version."""
 
-    def initial(self, settings: TaskSettings, partitions: int) -> Initial | None:
+    def initial(self, settings: TaskSettings, partitions: int) -> InitialLoad | None:
         """What fills the state before the first batch, if something does."""
         return None
 
@@ -163,7 +163,7 @@ class Operator(ABC):
 
 
 @dataclass(frozen=True)
-class Key:
+class KeyColumn:
     """A key column as the state keeps it: a window is kept as its start and its end."""
 
     field: StructField
@@ -176,7 +176,7 @@ class Key:
 
     def columns(self, name: str | None = None) -> list[Column]:
         """The stored columns out of the original one, which may have another name."""
-        source = F.col(quoted(self.field.name if name is None else name))
+        source = F.col(quote_column(self.field.name if name is None else name))
         if not self.is_window:
             return [source.alias(self.parts[0])]
         start, end = self.parts
@@ -185,24 +185,24 @@ class Key:
     def restored(self) -> Column:
         """The original column out of the stored ones, its metadata with it."""
         if not self.is_window:
-            return described(F.col(quoted(self.parts[0])), self.field)
-        start, end = (F.col(quoted(part)) for part in self.parts)
-        return described(F.struct(start.alias("start"), end.alias("end")), self.field)
+            return with_metadata(F.col(quote_column(self.parts[0])), self.field)
+        start, end = (F.col(quote_column(part)) for part in self.parts)
+        return with_metadata(F.struct(start.alias("start"), end.alias("end")), self.field)
 
 
-def keys_of(fields: list[StructField], names: FreeNames) -> list[Key]:
+def keys_of(fields: list[StructField], names: FreeNames) -> list[KeyColumn]:
     """The stored form of key columns; `names` are for the parts of windows."""
     keys = []
     for field in fields:
         if is_window(field):
             start, end = (names.give(f"{field.name}_{end}") for end in ("start", "end"))
-            keys.append(Key(field, (start, end)))
+            keys.append(KeyColumn(field, (start, end)))
         else:
-            keys.append(Key(field, (field.name,)))
+            keys.append(KeyColumn(field, (field.name,)))
     return keys
 
 
-def event_time_ordinal(keys: list[Key]) -> int | None:
+def event_time_ordinal(keys: list[KeyColumn]) -> int | None:
     """Which stored column the watermark evicts by: the event time, or its window's end."""
     ordinal = 0
     for key in keys:
@@ -225,7 +225,7 @@ def is_window(field: StructField) -> bool:
     )
 
 
-def described(column: Column, field: StructField) -> Column:
+def with_metadata(column: Column, field: StructField) -> Column:
     """A column under a field's name, with its metadata: that is how Spark knows event times."""
     if field.metadata:
         return column.alias(field.name, metadata=field.metadata)
@@ -267,6 +267,6 @@ class FreeNames:
         return name
 
 
-def quoted(name: str) -> str:
+def quote_column(name: str) -> str:
     """A column name as Spark's parser takes it literally."""
     return "`" + name.replace("`", "``") + "`"

@@ -14,12 +14,12 @@ from holdfast.engine.partition.chain import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.spark.operators.keyed import KeyedOperator, KeyedRows
-from holdfast.spark.operators.operator import Initial, Shown, TaskSettings
+from holdfast.spark.operators.operator import InitialLoad, TaskSettings, ViewSource
 from holdfast.streams.clock import NO_TIME
 from holdfast.streams.processors.arrow import ArrowProcessor, ArrowTask
 from holdfast.streams.processors.handle import variables_of
-from holdfast.streams.processors.pandas import Pandaswise
-from holdfast.streams.processors.rows import Rowwise
+from holdfast.streams.processors.pandas import PandasFrames
+from holdfast.streams.processors.rows import RowObjects
 from holdfast.streams.processors.variables import Variable, shapes_of, shown_variable
 from holdfast.streams.tasks.processor import InitialTask, ProcessorTask, RowStyle
 from holdfast.streams.tasks.task import Task
@@ -63,8 +63,8 @@ class Processing(KeyedOperator):
         has_time = self._time_mode != NO_TIME
         return shapes_of(self._handle.variables, self._rows.keys, has_time=has_time)
 
-    def shown(self, variable: str | None) -> Shown:
-        return Shown(shown_variable(self._handle.variables, variable))
+    def shown(self, variable: str | None) -> ViewSource:
+        return ViewSource(shown_variable(self._handle.variables, variable))
 
     def task(self, settings: TaskSettings) -> Task:
         return self._task(settings, self._rows)
@@ -84,15 +84,15 @@ class Processing(KeyedOperator):
         )
 
     def _style(self, rows: KeyedRows, zone: str) -> RowStyle:
-        return Rowwise(rows.columns, self._output_schema, zone, row_maker)
+        return RowObjects(rows.columns, self._output_schema, zone, row_maker)
 
-    def initial(self, settings: TaskSettings, partitions: int) -> Initial | None:
+    def initial(self, settings: TaskSettings, partitions: int) -> InitialLoad | None:
         if self._initial is None:
             return None
         frame, groupings = self._initial
         rows = KeyedRows(frame, groupings)
         task = InitialTask(self._task(settings, rows))
-        return Initial(task, rows.frame(frame, partitions))
+        return InitialLoad(task, rows.frame(frame, partitions))
 
 
 class ArrowProcessing(KeyedOperator):
@@ -162,4 +162,4 @@ class PandasProcessing(Processing):
     title = "transformWithStateInPandasExec"
 
     def _style(self, rows: KeyedRows, zone: str) -> RowStyle:
-        return Pandaswise(rows.columns, self._output_schema, zone)
+        return PandasFrames(rows.columns, self._output_schema, zone)

@@ -13,7 +13,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
 from holdfast.spark.interop import jvm
-from holdfast.spark.operators.operator import DELAY, Operator, Step, described, is_window, quoted
+from holdfast.spark.operators.operator import (
+    DELAY,
+    FrameStep,
+    Operator,
+    is_window,
+    quote_column,
+    with_metadata,
+)
 from holdfast.streams.watermark import Watermarks
 
 _SOURCE = "source"
@@ -34,12 +41,12 @@ class EventTime:
 
     def observed(self, frame: DataFrame) -> DataFrame:
         """The frame, its event times known as such, and the largest of them told."""
-        own = F.col(quoted(self.column.name))
+        own = F.col(quote_column(self.column.name))
         column = own.getField("end") if is_window(self.column) else own
         # A frame may go two ways that meet again: Spark wants another name for each of them.
         name = f"{self.name}_{uuid4()}"
         told = frame.observe(name, F.max(F.unix_micros(column)).alias("us"))
-        return told.withColumn(self.column.name, described(own, self.column))
+        return told.withColumn(self.column.name, with_metadata(own, self.column))
 
     def largest_ms(self, frame: DataFrame) -> int | None:
         """The largest event time that jobs over a frame saw; None where they saw none."""
@@ -61,7 +68,7 @@ class Flow:
         """The rows of an origin as they are."""
         return cls((origin,), lambda frames: frames[0])
 
-    def then(self, step: Step, native: DataFrame, *event_times: EventTime) -> Flow:
+    def then(self, step: FrameStep, native: DataFrame, *event_times: EventTime) -> Flow:
         """The flow after one more step; `native` is Spark's own form of it."""
         make = self.make
         return Flow(

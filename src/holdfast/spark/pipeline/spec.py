@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from holdfast.spark.pipeline.flow import Flow, Sources, Stage
-from holdfast.spark.view import ViewWish
+from holdfast.spark.view import ViewRequest
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class QuerySpec:
     """Whether aggregates that the state does not know start empty."""
     takes_changed_columns: bool = False
     """Whether columns that the state goes by may be made of something else than before."""
-    view: ViewWish | None = None
+    view: ViewRequest | None = None
     """The table that shows the state to other services, if there is one."""
 
     @cached_property

@@ -19,9 +19,9 @@ from holdfast.spark.pipeline.flow import EventTime, Flow, Stage
 from holdfast.spark.pipeline.templates import Template
 from holdfast.spark.state.locality import Locality, StateStoreRDD, collected
 from holdfast.streams import process
-from holdfast.streams.outbox import Emitted, Outbox, OutboxReader
-from holdfast.streams.output import Output, read_output
-from holdfast.streams.tasks.task import StoreSpec, TaskResult, pass_on
+from holdfast.streams.outbox import Emission, Outbox, OutboxReader
+from holdfast.streams.output import StoredOutput, read_output
+from holdfast.streams.tasks.task import StoreSpec, TaskResult, emit_batches
 from holdfast.streams.watermark import Watermarks
 
 
@@ -41,7 +41,7 @@ class StageFrames:
 
     @classmethod
     def of(
-        cls, stage: Stage, session: SparkSession, partitions: int, before: Before
+        cls, stage: Stage, session: SparkSession, partitions: int, before: EarlierStages
     ) -> StageFrames:
         """Those of a stage; `before` are those of the stages before it."""
         flow, reached = stage.flow, None
@@ -75,10 +75,10 @@ class StageFrames:
         return self.batch.fill(reached)
 
 
-Before = Mapping[Stage, StageFrames]
+EarlierStages = Mapping[Stage, StageFrames]
 
 
-def schemas_of(flow: Flow, before: Before) -> list[StructType]:
+def schemas_of(flow: Flow, before: EarlierStages) -> list[StructType]:
     """The schemas of the rows of a flow's origins."""
     return [
         before[origin].rows_schema if isinstance(origin, Stage) else origin.schema
@@ -87,8 +87,8 @@ def schemas_of(flow: Flow, before: Before) -> list[StructType]:
 
 
 @dataclass(frozen=True)
-class Handover:
-    """How rows that tasks put out, or that are read from state, come into a frame."""
+class OutputFrames:
+    """How rows that tasks emitted, or that are read from state, come into a frame."""
 
     root: str
     options: Mapping[str, str] = field(repr=False)
@@ -97,7 +97,7 @@ class Handover:
     numbers: Callable[[SparkSession, int], DataFrame]
     """Gives a frame that has each partition's number in the partition, at least so many."""
 
-    def reader(self, parts: Sequence[Emitted]) -> OutboxReader:
+    def reader(self, parts: Sequence[Emission]) -> OutboxReader:
         """Reads what tasks emitted."""
         return OutboxReader(self.root, self.options, tuple(parts), self.conf)
 
@@ -106,7 +106,7 @@ class Handover:
         table = reader.table()
         return session.createDataFrame([] if table is None else table, self.schema)
 
-    def by_tasks(self, session: SparkSession, reader: OutboxReader | Output) -> DataFrame:
+    def by_tasks(self, session: SparkSession, reader: OutboxReader | StoredOutput) -> DataFrame:
         """Rows read by tasks, one for each partition."""
 
         def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -124,7 +124,7 @@ class Handover:
         count = 1 + max((part.partition for part in parts), default=0)
         return self.numbers(session, count).mapInArrow(read, self.schema)
 
-    def rows(self, session: SparkSession, emitted: Sequence[Emitted]) -> DataFrame | None:
+    def rows(self, session: SparkSession, emitted: Sequence[Emission]) -> DataFrame | None:
         """What tasks emitted; None where that is nothing."""
         if not any(part.rows for part in emitted):
             return None
@@ -162,28 +162,28 @@ class StageRun:
         return self.operator.emits or self.store.is_foreign
 
     @property
-    def handover(self) -> Handover:
+    def output_frames(self) -> OutputFrames:
         """How its rows come into a frame."""
         store, rdd = self.store, self.rdd
-        return Handover(
+        return OutputFrames(
             store.root, store.options, store.conf, self.frames.rows_schema,
             lambda session, _: rdd.numbers(session),
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Outlet:
+class QueryOutput:
     """Where a query's rows come out, with what the user does to them at the end.
 
     They come out of the last stage, or else of several at once, or of one beside a source: then
-    `junction` makes one frame of them, whose rows tasks put out before they are committed.
+    `union` makes one frame of them, whose rows tasks emit before they are committed.
     """
 
-    handover: Handover
+    output_frames: OutputFrames
     output: Template
     last: StageRun | None
     """The stage they come out of, if that is one."""
-    junction: Template | None
+    union: Template | None
 
     @property
     def is_deterministic(self) -> bool:
@@ -193,62 +193,62 @@ class Outlet:
     @classmethod
     def of(
         cls, flow: Flow, runs: Mapping[Stage, StageRun], own: SparkSession, user: SparkSession
-    ) -> Outlet:
-        """The outlet of a flow at its end: `own` is the session tasks' rows are made in."""
+    ) -> QueryOutput:
+        """The output of a flow at its end: `own` is the session that tasks' rows are made in."""
         only = flow.origins[0]
         if len(flow.origins) == 1 and isinstance(only, Stage):
             last = runs[only]
             output = Template(user, [last.frames.rows_schema], flow.rows)
-            return cls(last.handover, output, last, None)
+            return cls(last.output_frames, output, last, None)
         frames = {stage: run.frames for stage, run in runs.items()}
-        junction = Template(own, schemas_of(flow, frames), flow.rows)
-        some, schema = next(iter(runs.values())).store, junction.made.schema
+        union = Template(own, schemas_of(flow, frames), flow.rows)
+        some, schema = next(iter(runs.values())).store, union.made.schema
         if odd := jvm.not_in_arrow(schema):
             raise InvalidArgument(
                 f"The column {odd.name!r} of the union is {odd.dataType.simpleString()}, which "
                 "cannot be kept until it is delivered. Cast it to another type, or give the fields "
                 "of a struct different names."
             )
-        handover = Handover(
+        output_frames = OutputFrames(
             some.root, some.options, some.conf, schema,
             lambda session, count: session.range(0, count, 1, count),
         )  # fmt: skip
-        return cls(handover, Template(user, [schema], lambda rows: rows[0]), None, junction)
+        return cls(output_frames, Template(user, [schema], lambda rows: rows[0]), None, union)
 
-    def put_out(
+    def emit(
         self,
         rows: Sequence[DataFrame | None],
         version: int,
         locality: Locality,
         inline_bytes: int,
-    ) -> tuple[list[Emitted], DataFrame | None]:
-        """Have tasks put out what a version delivers: that, and the frame of it, if there was one.
+    ) -> tuple[list[Emission], DataFrame | None]:
+        """Have tasks emit what a version delivers: that, and the frame of it, if there was one.
 
-        Requires: there is a junction.
+        Requires: there is a union.
         """
-        assert self.junction is not None
+        assert self.union is not None
         if all(each is None for each in rows):
-            return [Emitted(0)], None
-        frame = self.junction.fill(*rows)
+            return [Emission(0)], None
+        frame = self.union.fill(*rows)
         schema, parts = jvm.arrow_schema(frame).serialize().to_pybytes(), jvm.arrow_rdd(frame)
-        place = self.handover
+        place = self.output_frames
         outbox = Outbox(
             place.root, version, max(parts.getNumPartitions(), 1), place.options, place.conf,
             inline_bytes,
         )  # fmt: skip
         emitted = collected(
-            locality, parts, lambda number, raw: pass_on(outbox, number, schema, raw)
+            locality, parts, lambda number, raw: emit_batches(outbox, number, schema, raw)
         )
-        return emitted or [Emitted(0)], frame
+        return emitted or [Emission(0)], frame
 
 
 @dataclass
-class Made:
+class ComputedVersion:
     """What the tasks of a version made, before it is committed."""
 
     results: dict[int, list[TaskResult]] = field(default_factory=dict)
-    emitted: list[Emitted] = field(default_factory=list)
-    """What is delivered, as far as tasks put it out."""
+    emitted: list[Emission] = field(default_factory=list)
+    """What is delivered, as far as tasks emitted it."""
     late_rows: int = 0
     """The late rows that Spark itself filtered out."""
     event_times: dict[EventTime, int | None] = field(default_factory=dict)

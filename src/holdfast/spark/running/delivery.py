@@ -11,16 +11,16 @@ from holdfast.engine.files.manifest import Manifest, delivered_notes
 from holdfast.engine.storage import Storage
 from holdfast.spark.interop import hadoop
 from holdfast.spark.pipeline.spec import QuerySpec
-from holdfast.spark.pipeline.stages import Outlet
+from holdfast.spark.pipeline.stages import QueryOutput
 from holdfast.spark.running.numbering import output_batch
 from holdfast.spark.sinks.sink import Sink
 from holdfast.spark.view import StreamView
-from holdfast.streams.outbox import Emitted, OutboxReader
-from holdfast.streams.output import Output
+from holdfast.streams.outbox import Emission, OutboxReader
+from holdfast.streams.output import StoredOutput
 from holdfast.streams.tasks.task import StoreSpec
 from holdfast.streams.watermark import Watermarks
 
-Before = Callable[[], Manifest | None]
+PreviousVersion = Callable[[], Manifest | None]
 """Gives the version before one; None where it is not there."""
 
 
@@ -32,11 +32,16 @@ class Delivery:
         spec: QuerySpec,
         sink: Sink,
         storage: Storage,
-        outlet: Outlet,
+        query_output: QueryOutput,
     ) -> None:
-        self._spec, self._sink, self._storage, self._outlet = spec, sink, storage, outlet
+        self._spec, self._sink, self._storage, self._query_output = (
+            spec,
+            sink,
+            storage,
+            query_output,
+        )
         self._session: SparkSession = spec.source.sparkSession
-        self._needs_partitions = sink.sees_partitions or not outlet.is_deterministic
+        self._needs_partitions = sink.sees_partitions or not query_output.is_deterministic
         """Whether a version's rows have to come in the same partitions when they come again."""
         self.view: StreamView | None = None
         self._made: int | None = None
@@ -44,47 +49,49 @@ class Delivery:
         self._settled: int | None = None
         """The newest version that the sink is known to have, or that has nothing to deliver."""
 
-    def is_lacking(self, manifest: Manifest, before: Before) -> bool:
+    def is_lacking(self, manifest: Manifest, before: PreviousVersion) -> bool:
         """Whether the sink is not known to have a version: none may be committed over it."""
         if self._settled != manifest.version and self.is_delivered(manifest, before):
-            self.settled(manifest.version)
+            self.note_settled(manifest.version)
         return self._settled != manifest.version
 
-    def committed(self, version: int) -> None:
+    def note_committed(self, version: int) -> None:
         """Take note of a version that this run has committed, and delivers next."""
         self._made = version
 
-    def settled(self, version: int) -> None:
+    def note_settled(self, version: int) -> None:
         """Take note of a version that the sink has, or that has nothing to deliver."""
         self._settled = version
 
-    def show(self, manifest: Manifest, before: Before) -> None:
+    def show(self, manifest: Manifest, before: PreviousVersion) -> None:
         """Bring the view, if there is one, to a version."""
         if self.view is not None:
             self.view.follow(manifest, before)
 
-    def deliver(self, manifest: Manifest, before: Before, emitted: Sequence[Emitted] = ()) -> None:
+    def deliver(
+        self, manifest: Manifest, before: PreviousVersion, emitted: Sequence[Emission] = ()
+    ) -> None:
         """Hand a version's rows to the sink: as its tasks gave them, or else as stored."""
         self.show(manifest, before)
-        handover = self._outlet.handover
-        fresh = handover.reader(emitted)
+        output_frames = self._query_output.output_frames
+        fresh = output_frames.reader(emitted)
         if emitted and fresh.is_at_hand and not self._needs_partitions:
-            rows = handover.at_hand(self._session, fresh)
+            rows = output_frames.at_hand(self._session, fresh)
         else:
-            rows = handover.by_tasks(self._session, self._stored(manifest, before))
+            rows = output_frames.by_tasks(self._session, self._stored(manifest, before))
         is_new = self._made == manifest.version
         batch = output_batch(manifest, before, self._storage, is_new=is_new)
-        self._sink.deliver(self._outlet.output.fill(rows), batch)
-        self.settled(manifest.version)
+        self._sink.deliver(self._query_output.output.fill(rows), batch)
+        self.note_settled(manifest.version)
 
-    def _stored(self, manifest: Manifest, before: Before) -> OutboxReader | Output:
-        last = self._outlet.last
+    def _stored(self, manifest: Manifest, before: PreviousVersion) -> OutboxReader | StoredOutput:
+        last = self._query_output.last
         if last is None or last.emits:
-            parts = [Emitted.from_json(part) for part in manifest.outbox]
-            return self._outlet.handover.reader(parts)
+            parts = [Emission.from_json(part) for part in manifest.outbox]
+            return self._query_output.output_frames.reader(parts)
         marks = Watermarks.of(manifest.watermark)
         evicts = self._spec.mode == "append" and last.operator.key_index is not None
-        return Output(
+        return StoredOutput(
             store=last.store,
             version=manifest.version,
             mode=self._spec.mode,
@@ -92,7 +99,7 @@ class Delivery:
             upto=marks.evict_us if evicts else None,
         )
 
-    def is_leftover(self, manifest: Manifest, before: Before) -> bool:
+    def is_leftover(self, manifest: Manifest, before: PreviousVersion) -> bool:
         """Whether a version is one that Spark does not bring again and the sink may lack.
 
         That is a tick, or one whose predecessor is not there to tell it from a tick.
@@ -103,7 +110,7 @@ class Delivery:
         earlier = before()
         return earlier is None or earlier.batch == manifest.batch
 
-    def is_delivered(self, manifest: Manifest, before: Before) -> bool:
+    def is_delivered(self, manifest: Manifest, before: PreviousVersion) -> bool:
         """Whether a version has surely reached the sink."""
         is_settled = self._settled == manifest.version
         if is_settled or manifest.version == 0 or _is_fill(manifest) or self._is_noted(manifest):

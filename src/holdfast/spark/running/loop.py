@@ -17,11 +17,11 @@ from holdfast.conf import BESIDE_CHECKPOINT, StateStoreConf
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.claims import Claims
-from holdfast.engine.versions.commit import Place, Prepared
+from holdfast.engine.versions.commit import PreparedPartition, StorePartition
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
 from holdfast.engine.versions.retention import Cleaner
-from holdfast.engine.versions.rewrite import emptied, untouched
+from holdfast.engine.versions.rewrite import empty_stores, prepare_unchanged
 from holdfast.errors import (
     Conflict,
     HoldfastError,
@@ -37,10 +37,10 @@ from holdfast.spark.operators.operator import TaskSettings
 from holdfast.spark.pipeline.event_times import check_counted, marks_after
 from holdfast.spark.pipeline.flow import EventTime, Flow, Stage
 from holdfast.spark.pipeline.spec import QuerySpec
-from holdfast.spark.pipeline.stages import Made, Outlet, StageFrames, StageRun
+from holdfast.spark.pipeline.stages import ComputedVersion, QueryOutput, StageFrames, StageRun
 from holdfast.spark.running.delivery import Delivery
 from holdfast.spark.running.failures import fenced
-from holdfast.spark.running.maintenance import Maintenance, Merged
+from holdfast.spark.running.maintenance import Maintenance, MaintenanceReport
 from holdfast.spark.running.numbering import Numbering, lost_numbers, note_jump
 from holdfast.spark.sinks.sink import Sink
 from holdfast.spark.state.locality import Locality, StateStoreRDD
@@ -54,19 +54,19 @@ from holdfast.spark.state.pairing import (
 )
 from holdfast.spark.state.result_size import inline_bytes_of
 from holdfast.spark.state.stored import (
+    any_store,
     check_stored,
     definitions,
     dropped_stores,
     first_manifest,
-    misfits,
     partitions_of,
-    reshaped,
-    some_store,
+    rewrite_stores,
+    stores_to_rewrite,
     with_columns,
 )
 from holdfast.spark.view import StreamView
 from holdfast.store import load_provider_class
-from holdfast.streams.outbox import Emitted, Outbox, filed
+from holdfast.streams.outbox import Emission, Outbox, write_emissions
 from holdfast.streams.processors.handle import QueryInfo
 from holdfast.streams.tasks.task import StoreSpec, Task, TaskResult, run_task
 from holdfast.streams.watermark import Watermarks
@@ -116,7 +116,7 @@ class VersionLoop:
         self._delivery: Delivery
         self.manifest: Manifest
         self._stages: list[StageRun]
-        self._outlet: Outlet
+        self._query_output: QueryOutput
 
     # -- opening -------------------------------------------------------------------------------
 
@@ -140,10 +140,10 @@ class VersionLoop:
         self._maintenance.tell_snapshots(self.manifest)
         self._cleaner = Cleaner(self.versions, self._runtime, self._conf)
         runs = {run.stage: run for run in self._stages}
-        self._outlet = Outlet.of(self.spec.flow, runs, own, self._session)
-        self._delivery = Delivery(self.spec, self._sink, self.versions.storage, self._outlet)
+        self._query_output = QueryOutput.of(self.spec.flow, runs, own, self._session)
+        self._delivery = Delivery(self.spec, self._sink, self.versions.storage, self._query_output)
         if self._lost:  # what was given up was made after this one had reached the sink
-            self._delivery.settled(self.manifest.version)
+            self._delivery.note_settled(self.manifest.version)
         self._check_provider()
         self._fit()
         if self.manifest.batch is None and not self.manifest.scope.get("filled"):
@@ -204,7 +204,7 @@ class VersionLoop:
         )
 
     def _stage_run(self, number: int, frames: StageFrames, conf: StateStoreConf) -> StageRun:
-        count = len(some_store(self.manifest, number).partitions)
+        count = len(any_store(self.manifest, number).partitions)
         stores = {
             name: StoreSpec.of(
                 shape,
@@ -232,7 +232,7 @@ class VersionLoop:
 
     def _fit(self) -> None:
         """Give the state the stores and columns the query has and the state has not, if any."""
-        todo = misfits(self.manifest, self._stages)
+        todo = stores_to_rewrite(self.manifest, self._stages)
         dropped = dropped_stores(self.manifest, self._stages)
         if not todo and not dropped:
             return
@@ -242,8 +242,8 @@ class VersionLoop:
                 "query as it was once more, by the Holdfast that ran it and with "
                 "trigger(availableNow=True) for instance, and then as it is now."
             )
-        base = emptied(self.manifest, todo, dropped)
-        prepared = reshaped(self._session, base, self._stages, todo)
+        base = empty_stores(self.manifest, todo, dropped)
+        prepared = rewrite_stores(self._session, base, self._stages, todo)
         self.manifest = self._committer.commit(
             base, None, prepared, self._runtime.new_id(),
             scope={**base.scope, "operators": definitions(part.frames for part in self._stages)},
@@ -251,7 +251,7 @@ class VersionLoop:
             numbering=Numbering.of(base).skipping(self._lost).json(),
         )  # fmt: skip
         self._lost = 0
-        self._delivery.settled(self.manifest.version)
+        self._delivery.note_settled(self.manifest.version)
         self.note_delivered()
 
     def _check_provider(self) -> None:
@@ -438,20 +438,20 @@ class VersionLoop:
             input_rows, Numbering.of(self.manifest).epoch,
         )  # fmt: skip
 
-    def _make(self, sources: Sequence[DataFrame | None], marks: Watermarks) -> Made:
+    def _make(self, sources: Sequence[DataFrame | None], marks: Watermarks) -> ComputedVersion:
         """Have the tasks of all operators make a version of what each source brings."""
-        made = Made(event_times=dict.fromkeys(self._event_times))
-        handed: dict[Stage, DataFrame | None] = {}
+        made = ComputedVersion(event_times=dict.fromkeys(self._event_times))
+        emitted_rows: dict[Stage, DataFrame | None] = {}
 
         def rows_for(flow: Flow) -> list[DataFrame | None]:
             return [
-                handed[origin] if isinstance(origin, Stage)
+                emitted_rows[origin] if isinstance(origin, Stage)
                 else sources[self.spec.sources.number(origin)]
                 for origin in flow.origins
             ]  # fmt: skip
 
         for number, run in enumerate(self._stages):
-            is_last = run is self._outlet.last
+            is_last = run is self._query_output.last
             settings = self._settings(run, marks, is_last=is_last)
             task = run.operator.task(settings)
             results, frame = self._run_stage(run, task, rows_for(run.stage.flow), marks)
@@ -459,11 +459,11 @@ class VersionLoop:
             made.emitted = [result.emitted for result in results]
             made.look_at(run.stage.flow, frame)
             if not is_last:
-                handed[run.stage] = run.handover.rows(self._session, made.emitted)
-        if self._outlet.junction is not None:
+                emitted_rows[run.stage] = run.output_frames.rows(self._session, made.emitted)
+        if self._query_output.union is not None:
             version = self.manifest.version + 1
             rows = rows_for(self.spec.flow)
-            made.emitted, frame = self._outlet.put_out(
+            made.emitted, frame = self._query_output.emit(
                 rows, version, self._locality, self._inline_bytes
             )
             made.look_at(self.spec.flow, frame)
@@ -473,7 +473,7 @@ class VersionLoop:
     def _event_times(self) -> list[EventTime]:
         """What tells event times behind operators, each before its rows are committed."""
         flows = [run.stage.flow for run in self._stages]
-        if self._outlet.junction is not None:
+        if self._query_output.union is not None:
             flows.append(self.spec.flow)
         return [event_time for flow in flows for event_time in flow.event_times]
 
@@ -488,14 +488,14 @@ class VersionLoop:
         *,
         is_last: bool,
     ) -> TaskSettings:
-        hands_on = run.emits or not is_last
+        emits = run.emits or not is_last
         outbox = Outbox(
             self.root, self.manifest.version + 1, run.store.partitions, run.store.options,
             self._conf, self._inline_bytes,
         )  # fmt: skip
         return TaskSettings(
             run.stores, self.manifest.version, self.spec.mode, self._ansi, marks,
-            outbox if hands_on else None,
+            outbox if emits else None,
             QueryInfo(self.query_id, self.run_id, self._next_numbers.epoch),
             self._time_zone,
         )  # fmt: skip
@@ -526,14 +526,14 @@ class VersionLoop:
     def _commit(
         self,
         results: Mapping[int, list[TaskResult]],
-        emitted: Sequence[Emitted],
+        emitted: Sequence[Emission],
         marks: Watermarks,
         facts: Mapping[str, Any] | None,
-    ) -> Mapping[int, Merged]:
-        last = self._outlet.last
-        outbox: tuple[Emitted, ...] = ()
+    ) -> Mapping[int, MaintenanceReport]:
+        last = self._query_output.last
+        outbox: tuple[Emission, ...] = ()
         if last is None or last.emits:
-            outbox = filed(self.versions.storage, self.manifest.version + 1, emitted)
+            outbox = write_emissions(self.versions.storage, self.manifest.version + 1, emitted)
         self._claims.check()
         before_ms = self._runtime.monotonic_ms()
         base, prepared = self.manifest, self._prepared(results)
@@ -552,13 +552,13 @@ class VersionLoop:
         )
         self._lost = 0
         self._newest_at_ms, self._base = before_ms, base
-        self._delivery.committed(self.manifest.version)
+        self._delivery.note_committed(self.manifest.version)
         between = (result.emitted.path for found in results.values() for result in found)
         old = {part["path"] for part in base.outbox}.union(filter(None, between))
         for path in old.difference(part.path for part in emitted):
             with suppress(Unavailable):  # the clean-up removes it, too
                 self.versions.storage.delete(path)
-        return self._maintenance.committed(self.manifest, prepared)
+        return self._maintenance.note_committed(self.manifest, prepared)
 
     # -- delivering ----------------------------------------------------------------------------
 
@@ -575,7 +575,7 @@ class VersionLoop:
     def _deliver_again(self) -> None:
         self._deliver([])
 
-    def _deliver(self, emitted: list[Emitted]) -> None:
+    def _deliver(self, emitted: list[Emission]) -> None:
         self._delivery.deliver(self.manifest, self._before, emitted)
 
     def deliver_leftover(self) -> None:
@@ -599,11 +599,11 @@ class VersionLoop:
 
     # -- maintenance ---------------------------------------------------------------------------
 
-    def due_merges(self) -> list[Place]:
+    def due_merges(self) -> list[StorePartition]:
         """Every partition that has something to merge, the most urgent first."""
         return self._maintenance.due(self.manifest, self._stages)
 
-    def merge(self, place: Place) -> None:
+    def merge(self, place: StorePartition) -> None:
         """Merge what is due of one partition, as a job of one task."""
         self._maintenance.merge(place, self._stages[place[0]])
 
@@ -611,11 +611,11 @@ class VersionLoop:
         """Remove what no version needs any more. While `quiet` is entered no version is made."""
         self._cleaner.clean(lambda: self._maintenance.waiting_files(self.manifest), quiet)
 
-    def _prepared(self, results: Mapping[int, Sequence[TaskResult]]) -> list[Prepared]:
+    def _prepared(self, results: Mapping[int, Sequence[TaskResult]]) -> list[PreparedPartition]:
         """What the next version is made of, with what maintenance merged meanwhile."""
         done = [part for found in results.values() for result in found for part in result.prepared]
         done += [
-            untouched(self.manifest, number, name, entry)
+            prepare_unchanged(self.manifest, number, name, entry)
             for number, name, entry in self.manifest.partitions()
             if number not in results or name not in self._stages[number].stores
         ]

@@ -12,7 +12,7 @@ from uuid import UUID
 from holdfast.conf import StateStoreConf
 from holdfast.coordinator import StateStoreCoordinatorRef
 from holdfast.engine.files.manifest import Manifest
-from holdfast.engine.versions.commit import Place, Prepared, Swap
+from holdfast.engine.versions.commit import PreparedPartition, StorePartition, Swap
 from holdfast.engine.versions.compaction import plan
 from holdfast.ids import StateStoreId, StateStoreProviderId
 from holdfast.spark.pipeline.stages import StageRun
@@ -23,7 +23,7 @@ _ALARMING = 2
 
 
 @dataclass(frozen=True)
-class Merged:
+class MaintenanceReport:
     """What maintenance did for one operator in one version."""
 
     snapshots: int = 0
@@ -53,7 +53,7 @@ class Maintenance:
     ) -> None:  # fmt: skip
         self._root, self._run_id, self._conf = root, run_id, conf
         self._coordinator = coordinator
-        self._waiting: dict[Place, tuple[Swap, ...]] = {}
+        self._waiting: dict[StorePartition, tuple[Swap, ...]] = {}
         self._job_ms: Counter[int] = Counter()
         self._has_warned = False
 
@@ -67,7 +67,7 @@ class Maintenance:
                     place = operator, name, entry.index
                     self._coordinator.report_snapshot_uploaded(self._provider(place), ref.high)
 
-    def due(self, manifest: Manifest, stages: Sequence[StageRun]) -> list[Place]:
+    def due(self, manifest: Manifest, stages: Sequence[StageRun]) -> list[StorePartition]:
         """Every partition that has something to merge, those whose snapshots lag most first."""
         wanted = set(self._due(manifest, stages)) - set(self._waiting)
         lagging = [place for place in self._lagging(manifest.version) if place in wanted]
@@ -82,7 +82,7 @@ class Maintenance:
             )  # fmt: skip
         return [*lagging, *sorted(wanted.difference(lagging))]
 
-    def _due(self, manifest: Manifest, stages: Sequence[StageRun]) -> Iterator[Place]:
+    def _due(self, manifest: Manifest, stages: Sequence[StageRun]) -> Iterator[StorePartition]:
         for operator, run in enumerate(stages):
             for name, store in run.stores.items():
                 if store.is_foreign:  # who keeps the state knows what is due
@@ -92,7 +92,7 @@ class Maintenance:
             if is_ours and plan(entry.segments, self._conf) is not None:
                 yield operator, name, entry.index
 
-    def _lagging(self, newest: int) -> list[Place]:
+    def _lagging(self, newest: int) -> list[StorePartition]:
         if self._coordinator is None or self._conf.snapshot_lag == 0:
             return []
         found = self._coordinator.get_lagging_stores(
@@ -101,7 +101,7 @@ class Maintenance:
         ids = [each.store_id for each in found]
         return [(each.operator_id, each.store_name, each.partition_id) for each in ids]
 
-    def merge(self, place: Place, run: StageRun) -> None:
+    def merge(self, place: StorePartition, run: StageRun) -> None:
         """Merge what is due of one partition, where an executor holds it."""
         operator, name, partition = place
         started = time.monotonic()
@@ -110,18 +110,20 @@ class Maintenance:
         if swaps:
             self._waiting[place] = swaps
 
-    def with_waiting(self, prepared: Iterable[Prepared]) -> list[Prepared]:
+    def with_waiting(self, prepared: Iterable[PreparedPartition]) -> list[PreparedPartition]:
         """What a version is made of, with what was merged meanwhile.
 
         The worker that merged may be the one whose task made the version: it told of it by itself.
         """
         return [replace(part, swaps=(*part.swaps, *self._untold(part))) for part in prepared]
 
-    def _untold(self, part: Prepared) -> list[Swap]:
+    def _untold(self, part: PreparedPartition) -> list[Swap]:
         waiting = self._waiting.get(part.place, ())
         return [swap for swap in waiting if swap not in part.swaps]
 
-    def committed(self, manifest: Manifest, prepared: Iterable[Prepared]) -> Mapping[int, Merged]:
+    def note_committed(
+        self, manifest: Manifest, prepared: Iterable[PreparedPartition]
+    ) -> Mapping[int, MaintenanceReport]:
         """Nothing waits any more: a version took in what fitted. Says what, by operator."""
         self._waiting = {}
         job_ms, self._job_ms = self._job_ms, Counter()
@@ -135,7 +137,7 @@ class Maintenance:
             swaps = [swap for swap in part.swaps if (*part.place, swap.output.name) in taken]
             done.setdefault(part.operator, []).extend(swaps)
         return {
-            operator: Merged(
+            operator: MaintenanceReport(
                 snapshots=sum(swap.output.kind == "snapshot" for swap in swaps),
                 merges=sum(swap.output.kind == "merge" for swap in swaps),
                 size_bytes=sum(swap.output.info.size for swap in swaps),
@@ -152,7 +154,7 @@ class Maintenance:
             for swap in swaps
         }
 
-    def _provider(self, place: Place) -> StateStoreProviderId:
+    def _provider(self, place: StorePartition) -> StateStoreProviderId:
         operator, name, partition = place
         return StateStoreProviderId(
             StateStoreId(self._root, operator, partition, name), self._run_id

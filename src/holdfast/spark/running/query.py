@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQuer
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.conf import StateStoreConf
-from holdfast.engine.periodic import Periodic
+from holdfast.engine.periodic import PeriodicJob
 from holdfast.errors import Conflict, HoldfastError
 from holdfast.reading import LiveState, Root, choose_store
 from holdfast.spark.interop import hadoop
@@ -74,8 +74,8 @@ class StatefulQuery:
         self._inner: SparkQuery
         self._offsets: str
         self._started = threading.Event()
-        self._idle: Periodic | None = None
-        self._maintenance: Periodic | None = None
+        self._idle: PeriodicJob | None = None
+        self._maintenance: PeriodicJob | None = None
         self._watch = Watch(self._conf)
         self._failure: BaseException | None = None
         self._batch_failure: Exception | None = None
@@ -113,11 +113,11 @@ class StatefulQuery:
         self._inner = SparkQuery(self._begin, self._may_resume)
         self._watch.started(self._inner)
         self._started.set()
-        self._maintenance = Periodic(
+        self._maintenance = PeriodicJob(
             "holdfast-maintenance", self._conf.maintenance_interval_ms, self._maintain
         )
         if self._ticks_wanted and not self._ends_by_itself:
-            self._idle = Periodic("holdfast-ticks", _IDLE_POLL_MS, self._tick_if_idle)
+            self._idle = PeriodicJob("holdfast-ticks", _IDLE_POLL_MS, self._tick_if_idle)
 
     def _begin(self) -> StreamingQuery:
         """Start Spark's query."""
@@ -277,7 +277,7 @@ class StatefulQuery:
         with self._lock:
             due = self._loop.due_merges()
         for place in due:
-            self._let_batches_by()
+            self._yield_to_batches()
             with self._lock:
                 if self.is_ending:
                     return
@@ -285,7 +285,7 @@ class StatefulQuery:
                     self._loop.merge(place)
                 except Exception:
                     log.warning("Could not merge %s of %s", place, self._loop.root, exc_info=True)
-        self._let_batches_by()
+        self._yield_to_batches()
         self._clean()
 
     def _clean(self) -> None:
@@ -304,7 +304,7 @@ class StatefulQuery:
         self._started.wait()
         return self._is_over or not self._inner.isActive
 
-    def _let_batches_by(self) -> None:
+    def _yield_to_batches(self) -> None:
         """Wait while a batch does: whoever lets go of the lock could be the next to take it."""
         while self._batch_waits.is_set() and self.isActive:
             time.sleep(_PAUSE_S)

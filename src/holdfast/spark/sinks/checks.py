@@ -71,7 +71,7 @@ def check_sink(
     jvm.check_partition_columns(session, schema, list(partition_by))
 
 
-def check_name(session: SparkSession, name: str | None) -> None:
+def check_query_name(session: SparkSession, name: str | None) -> None:
     """Refuse the name of a query that runs, as Spark does, before anything of that one is touched.
 
     Spark itself looks when its query starts. By then a memory sink has made its table anew.

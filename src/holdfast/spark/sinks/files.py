@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.errors import IllegalState
 from holdfast.spark.interop import hadoop
 from holdfast.spark.interop.catalog import FileTable
-from holdfast.spark.operators.operator import quoted
-from holdfast.spark.sinks.plans import Plan, Plans
+from holdfast.spark.operators.operator import quote_column
+from holdfast.spark.sinks.plans import FilePlan, Plans
 from holdfast.spark.sinks.sink import OutputBatch, Sink
 from holdfast.spark.sinks.tables import add_partitions
 
@@ -69,7 +69,7 @@ class FileSink(Sink):
         plans.tidy(batch.version, plan)
         return sorted({target.rpartition("/")[0] for target in plan.files.values()})
 
-    def _written(self, frame: DataFrame, batch: OutputBatch, plans: Plans) -> Plan:
+    def _written(self, frame: DataFrame, batch: OutputBatch, plans: Plans) -> FilePlan:
         """Write the rows aside and plan for them; someone else's plan if that came first."""
         session = frame.sparkSession
         folder = f"{batch.version}-{uuid4().hex}"
@@ -133,7 +133,7 @@ class TableSink(FileSink):
 
     def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
         session = frame.sparkSession
-        folders = self._put(frame.select(*map(quoted, self._table.columns)), batch)
+        folders = self._put(frame.select(*map(quote_column, self._table.columns)), batch)
         if self._table.tracks_partitions:
             fresh = [folder for folder in folders if folder and folder not in self._added]
             add_partitions(session, self._table, fresh)

@@ -20,14 +20,14 @@ _KEPT = 10
 
 
 @dataclass(frozen=True)
-class Plan:
+class FilePlan:
     """Which file written aside gets which name, both relative."""
 
     files: Mapping[str, str]
     made_from: str | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Plan:
+    def parse(cls, text: str) -> FilePlan:
         """What `Plans.create` wrote."""
         body = json.loads(text)
         return cls(body["files"], body.get("made_from"))
@@ -44,7 +44,7 @@ class Plans:
     def __init__(self, session: SparkSession, folder: str) -> None:
         self._session, self.folder = session, folder
 
-    def find(self, batch: OutputBatch) -> Plan | None:
+    def find(self, batch: OutputBatch) -> FilePlan | None:
         """The plan of a version; None where nobody has delivered it.
 
         Raises IllegalState where a later version was delivered and this one comes too late, and
@@ -68,7 +68,7 @@ class Plans:
             raise self._doubt(batch, "*.plan")
         return None
 
-    def create(self, batch: OutputBatch, files: Mapping[str, str]) -> Plan | None:
+    def create(self, batch: OutputBatch, files: Mapping[str, str]) -> FilePlan | None:
         """Decide on a version's files; None where somebody has decided before.
 
         Raises IllegalState where a later version has been delivered meanwhile.
@@ -83,13 +83,13 @@ class Plans:
         }
         path = f"{self.folder}/{_name(batch.version, batch.commit_id)}"
         if hadoop.create_if_absent(self._session, path, json.dumps(body, sort_keys=True)):
-            return Plan(files, batch.made_from)
+            return FilePlan(files, batch.made_from)
         return None
 
-    def tidy(self, version: int, plan: Plan) -> None:
+    def tidy(self, version: int, plan: FilePlan) -> None:
         """Remove what was written aside, also by deliveries that crashed, and old plans."""
         own = {source.partition("/")[0] for source in plan.files}
-        for name in hadoop.names(self._session, self.folder):
+        for name in hadoop.list_names(self._session, self.folder):
             if match := _PLAN.fullmatch(name):
                 is_over = int(match["version"]) <= version - _KEPT
             elif match := _FOLDER.fullmatch(name):
@@ -100,12 +100,12 @@ class Plans:
                 hadoop.delete(self._session, f"{self.folder}/{name}")
 
     def _listed(self) -> set[tuple[int, str | None]]:
-        found = map(_PLAN.fullmatch, hadoop.names(self._session, self.folder))
+        found = map(_PLAN.fullmatch, hadoop.list_names(self._session, self.folder))
         return {(int(match["version"]), match["commit"]) for match in found if match}
 
-    def _read(self, name: str) -> Plan | None:
+    def _read(self, name: str) -> FilePlan | None:
         text = hadoop.read_text(self._session, f"{self.folder}/{name}")
-        return None if text is None else Plan.parse(text)
+        return None if text is None else FilePlan.parse(text)
 
     def _check_not_overtaken(self, batch: OutputBatch, newest: int) -> None:
         """Refuse a version after a later one, unless the state says that it is the newest.

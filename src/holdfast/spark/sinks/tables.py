@@ -10,8 +10,8 @@ from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidArgument
 from holdfast.spark.interop import jvm
-from holdfast.spark.interop.catalog import FileTable, described, find
-from holdfast.spark.operators.operator import quoted
+from holdfast.spark.interop.catalog import FileTable, file_table, find
+from holdfast.spark.operators.operator import quote_column
 
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -31,7 +31,7 @@ def open_table(
         _create(session, name, schema, file_format, partition_by, location)
         found = find(session, name)
         assert found is not None
-    table = described(session, name, found)
+    table = file_table(session, name, found)
     if table.provider not in FILE_FORMATS:
         raise InvalidArgument(
             f"The table {name} is of {table.provider}; toTable writes {', '.join(FILE_FORMATS)}. "
@@ -63,7 +63,7 @@ def _spec(folder: str) -> str:
     for part in folder.split("/"):
         name, _, value = part.partition("=")
         text = "NULL" if value == _NO_VALUE else _literal(unquote(value))
-        cells.append(f"{quoted(unquote(name))} = {text}")
+        cells.append(f"{quote_column(unquote(name))} = {text}")
     return ", ".join(cells)
 
 
@@ -87,7 +87,7 @@ def _create(
         )
     statement = f"CREATE TABLE {name} ({jvm.nullable_ddl(session, schema)}) USING {kind}"
     if partition_by:
-        statement += f" PARTITIONED BY ({', '.join(map(quoted, partition_by))})"
+        statement += f" PARTITIONED BY ({', '.join(map(quote_column, partition_by))})"
     if location is not None:
         statement += f" LOCATION {_literal(location)}"
     session.sql(statement)

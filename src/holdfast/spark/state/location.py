@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.locations import DATABASE_SCHEMES, S3_SCHEMES, scheme_of
 from holdfast.conf import HOLDFAST_PREFIX, settings_below
-from holdfast.engine.files.filenames import PLACE, STATE
+from holdfast.engine.files.filenames import PLACE, STATE_FOLDER
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.errors import InvalidArgument
 from holdfast.spark.interop import hadoop
@@ -49,7 +49,7 @@ def state_root(session: SparkSession, checkpoint: str, wanted: str | None) -> st
     if wanted is not None and scheme_of(wanted) in (*S3_SCHEMES, *DATABASE_SCHEMES):
         # It names everything; Spark may have no file system for it.
         return wanted.rstrip("/")
-    qualified = hadoop.qualified(session, wanted or f"{checkpoint}/{STATE}")
+    qualified = hadoop.qualified(session, wanted or f"{checkpoint}/{STATE_FOLDER}")
     return hadoop.local_path(qualified) or qualified
 
 

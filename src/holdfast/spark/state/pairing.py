@@ -77,9 +77,9 @@ def check_not_native(
     """
     if hadoop.read_text(session, f"{checkpoint}/{_NOTE}") is not None:
         return
-    logs = [hadoop.names(session, f"{checkpoint}/{name}") for name in ("offsets", "commits")]
+    logs = [hadoop.list_names(session, f"{checkpoint}/{name}") for name in ("offsets", "commits")]
     batches = [int(name) + 1 for names in logs for name in names if name.isdigit()]
-    if not batches and not set(hadoop.names(session, checkpoint)).intersection(_SPARKS_OWN):
+    if not batches and not set(hadoop.list_names(session, checkpoint)).intersection(_SPARKS_OWN):
         return
     found = newest()
     if found is None or (found.batch is None and "id" in found.scope):

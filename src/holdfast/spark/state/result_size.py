@@ -5,9 +5,8 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from holdfast.spark.interop import hadoop, jvm
+from holdfast.streams.outbox import MOST_INLINE_BYTES
 
-MOST_INLINE_BYTES = 64 << 20
-"""Of small deltas, and of rows put out, in the results of a version's tasks."""
 _SETTING, _DEFAULT = "spark.driver.maxResultSize", "1g"
 
 

@@ -17,9 +17,9 @@ from holdfast.engine.hashing.spark_hash import HASH_NAME
 from holdfast.engine.partition.chain import StoreShape
 from holdfast.engine.provider import check_same_store, new_store_entry
 from holdfast.engine.storage import Runtime
-from holdfast.engine.versions.commit import Prepared
+from holdfast.engine.versions.commit import PreparedPartition
 from holdfast.engine.versions.log import VersionLog
-from holdfast.engine.versions.rewrite import untouched
+from holdfast.engine.versions.rewrite import prepare_unchanged
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.spark.interop import lineage
@@ -27,11 +27,11 @@ from holdfast.spark.pipeline.stages import StageFrames, StageRun
 from holdfast.spark.running.numbering import Numbering
 from holdfast.spark.state.location import state_root, storage_options
 from holdfast.spark.state.pairing import Definition, check_same_columns, check_same_query, new_scope
-from holdfast.streams.tasks.rewrite import Reshaping
+from holdfast.streams.tasks.rewrite import RewriteTask
 from holdfast.streams.watermark import Watermarks
 
 log = logging.getLogger(__name__)
-Misfits = dict[int, dict[str, StoreShape]]
+StoresToRewrite = dict[int, dict[str, StoreShape]]
 """By operator, the stores that the state lacks, or has with fewer columns."""
 
 
@@ -54,7 +54,7 @@ def partitions_of(session: SparkSession, found: Manifest | None, root: str) -> i
     wanted = session.conf.get("spark.sql.shuffle.partitions", None)
     if found is None:
         return 2 * session.sparkContext.defaultParallelism if wanted is None else int(wanted)
-    kept = max(len(some_store(found, number).partitions) for number in found.operators)
+    kept = max(len(any_store(found, number).partitions) for number in found.operators)
     if wanted is not None and kept not in (1, int(wanted)):
         log.warning(
             "The state in %s has %d partitions; spark.sql.shuffle.partitions=%s does not "
@@ -63,7 +63,7 @@ def partitions_of(session: SparkSession, found: Manifest | None, root: str) -> i
     return kept
 
 
-def some_store(manifest: Manifest, number: int) -> StoreEntry:
+def any_store(manifest: Manifest, number: int) -> StoreEntry:
     """Any of an operator's stores: all of them have the same partitions."""
     return next(iter(manifest.operators[number].values()))
 
@@ -89,7 +89,9 @@ def first_manifest(
         committed_at_ms=runtime.clock_ms(),
         hash_name=HASH_NAME,
         operators=operators,
-        scope=new_scope(runtime.new_id(), definitions(stages), columns_of(session, stages)),
+        scope=new_scope(
+            runtime.new_id(), definitions(stages), describe_operator_columns(session, stages)
+        ),
         watermark=Watermarks(policy=policy).json(),
         delivered_through=0,
         numbering=Numbering.new().json(),
@@ -101,7 +103,9 @@ def definitions(stages: Iterable[StageFrames]) -> list[Definition]:
     return [frames.stage.operator.definition() for frames in stages]
 
 
-def columns_of(session: SparkSession, stages: Iterable[StageFrames]) -> dict[str, Any]:
+def describe_operator_columns(
+    session: SparkSession, stages: Iterable[StageFrames]
+) -> dict[str, Any]:
     """What the columns that operators go by are made of before them, in the words of a Spark."""
     found = [(frames.stage, frames.stage.operator) for frames in stages]
     texts = [operator.columns(stage.before, stage.after) for stage, operator in found]
@@ -121,7 +125,7 @@ def with_columns(
     Refuses state whose columns were made of something else, unless they `may_change`.
     Requires: `check_stored`.
     """
-    before, now = manifest.scope.get("columns", {}), columns_of(session, stages)
+    before, now = manifest.scope.get("columns", {}), describe_operator_columns(session, stages)
     check_same_columns(before, now, root, may_change=may_change)
     return replace(manifest, scope={**manifest.scope, "columns": now})
 
@@ -176,9 +180,9 @@ def dropped_stores(manifest: Manifest, stages: Sequence[StageRun]) -> set[tuple[
     }
 
 
-def misfits(manifest: Manifest, stages: Sequence[StageRun]) -> Misfits:
+def stores_to_rewrite(manifest: Manifest, stages: Sequence[StageRun]) -> StoresToRewrite:
     """What the state has to be given before the query goes on. Requires: `check_stored`."""
-    found: Misfits = {}
+    found: StoresToRewrite = {}
     for number, run in enumerate(stages):
         for name, shape in run.frames.stores.items():
             entry = manifest.operators[number].get(name)
@@ -187,12 +191,12 @@ def misfits(manifest: Manifest, stages: Sequence[StageRun]) -> Misfits:
     return found
 
 
-def reshaped(
-    session: SparkSession, base: Manifest, stages: Sequence[StageRun], todo: Misfits
-) -> list[Prepared]:
-    """What the version after `base` is committed with: the rows of misfits, written anew.
+def rewrite_stores(
+    session: SparkSession, base: Manifest, stages: Sequence[StageRun], todo: StoresToRewrite
+) -> list[PreparedPartition]:
+    """What the version after `base` is committed with: the stores of `todo`, written again.
 
-    `base` is the newest version with those emptied.
+    `base` is the newest version with these stores empty.
     """
     prepared = []
     for number, run in enumerate(stages):
@@ -203,10 +207,12 @@ def reshaped(
             )
         for name, entry in base.operators[number].items():
             if name not in todo.get(number, {}):
-                prepared += [untouched(base, number, name, part) for part in entry.partitions]
+                prepared += [
+                    prepare_unchanged(base, number, name, part) for part in entry.partitions
+                ]
                 continue
             empty = run.operator.empty_values(run.frames.before)
-            task = Reshaping(run.stores[name], base.version, empty)
+            task = RewriteTask(run.stores[name], base.version, empty)
             count = len(entry.partitions)
             numbers = session.sparkContext.parallelize(range(count), count)
             prepared += numbers.map(task.run).collect()

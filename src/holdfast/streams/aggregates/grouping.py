@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.engine.partition.columns import canonical
+from holdfast.engine.partition.columns import canonical_column
 from holdfast.streams.aggregates.merging import Merge, merge_table
 
 Numbers = npt.NDArray[np.int64]
@@ -55,7 +55,7 @@ def codes_of(columns: Sequence[pa.Array]) -> Numbers:
     """A number for each row, the same for rows that are equal in every column."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
-        cells = canonical(column)
+        cells = canonical_column(column)
         if pa.types.is_nested(cells.type):
             cells = pa.array([repr(cell) for cell in cells.to_pylist()])
         encoded = cells.dictionary_encode("encode").indices.to_numpy(zero_copy_only=False)

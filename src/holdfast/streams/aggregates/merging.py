@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.engine.partition.columns import Mask, equal, valid_mask, words
+from holdfast.engine.arrays import Mask
+from holdfast.engine.partition.columns import equal, valid_mask, words
 from holdfast.errors import ArithmeticOverflow
 from holdfast.streams.aggregates import sketches
 

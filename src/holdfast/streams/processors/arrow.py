@@ -16,7 +16,7 @@ from holdfast.streams.clock import Clock, TimerValues
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.processors.groups import GroupReader, Groups
 from holdfast.streams.stores.contract import TaskStore
-from holdfast.streams.tasks.task import StoreSpec, TaskResult, finished, millis_since
+from holdfast.streams.tasks.task import StoreSpec, TaskResult, millis_since, prepare_result
 from holdfast.types import Schema, columns_of
 
 GROUP = "_group"
@@ -56,7 +56,7 @@ class ArrowTask:
         )  # fmt: skip
         counts = _Counts()
         emitted = self.outbox.emit(partition, self._results(reader, store, counts))
-        return finished(
+        return prepare_result(
             store,
             emitted,
             rows=reader.rows,

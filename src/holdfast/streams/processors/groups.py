@@ -6,20 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from holdfast.engine.files.segment import HASH, index_numbers
-from holdfast.engine.partition.columns import canonical, equal
+from holdfast.engine.partition.columns import canonical_column, equal
+from holdfast.streams.aggregates.grouping import Numbers
 from holdfast.streams.tasks.task import check_routing
 
-Numbers = npt.NDArray[np.int64]
 _ROWS_AT_A_TIME = 50_000
 
 
 @dataclass(frozen=True)
-class Late:
+class LateFilter:
     """Rows whose time is at or below `upto_us` are late; null is not."""
 
     column: str
@@ -60,7 +59,7 @@ class GroupReader:
         keys: Sequence[str],
         partition: int,
         partitions: int,
-        late: Late | None = None,
+        late: LateFilter | None = None,
         rows_at_a_time: int = _ROWS_AT_A_TIME,
     ) -> None:
         self._schema = ipc.read_schema(pa.py_buffer(schema))
@@ -152,6 +151,6 @@ def _starts(batch: pa.RecordBatch, keys: Sequence[str]) -> Numbers:
         same = np.ones(len(alike), bool)
         for name in keys:
             column = batch.column(name)
-            same &= equal(canonical(column.take(left)), canonical(column.take(right)))
+            same &= equal(canonical_column(column.take(left)), canonical_column(column.take(right)))
         opens[alike] = ~same
     return np.append(np.flatnonzero(opens), len(hashes))

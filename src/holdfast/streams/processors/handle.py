@@ -100,7 +100,7 @@ class Handle:
         variable = new_variable(name, kind, values, keys, ttl_ms)
         self.variables[name] = variable
         if self._open is None:
-            return cast(StateVariable, _Unopened(name))
+            return cast(StateVariable, _UnopenedVariable(name))
         state = self._open(variable)
         self.states.append(state)
         return state
@@ -143,7 +143,7 @@ class Handle:
         return self._query or QueryInfo("", "", 0)
 
 
-class _Unopened:
+class _UnopenedVariable:
     """Stands for a variable where there is no key; every use of it says so."""
 
     def __init__(self, name: str) -> None:

@@ -38,7 +38,7 @@ def pandas_for(what: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Pandaswise:
+class PandasFrames:
     """Rows as DataFrames.
 
     `columns` are those of the stream, as the input has them and as the user calls them.
@@ -88,12 +88,12 @@ class Pandaswise:
 
     def tables(self, results: Iterator[Any]) -> Iterator[pa.Table]:
         """Tables of what the processor gave, its columns by name, or by place without names."""
-        taken = _Taken(self)
+        taken = _FrameCopy(self)
         for frame in results:
             taken.add(frame)
             if taken.rows >= _ROWS_AT_A_TIME or taken.frames >= _FRAMES_AT_A_TIME:
                 yield taken.table()
-                taken = _Taken(self)
+                taken = _FrameCopy(self)
         if taken.frames:
             yield taken.table()
 
@@ -207,10 +207,10 @@ def _changes_by_nulls(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind))
 
 
-class _Taken:
+class _FrameCopy:
     """DataFrames a processor gave, taken apart: the processor may change them afterwards."""
 
-    def __init__(self, style: Pandaswise) -> None:
+    def __init__(self, style: PandasFrames) -> None:
         self._style = style
         self._frame_type = pandas_for("A processor of DataFrames").DataFrame
         self._columns: list[list[Any]] = [[] for _ in style.output.names]

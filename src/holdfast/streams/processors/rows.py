@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import InvalidArgument
-from holdfast.types import AtomicType, Schema, Unrepresentable, read_column
+from holdfast.types import AtomicType, Schema, UnrepresentableValue, read_column
 
 _ROWS_AT_A_TIME = 50_000
 _FIRST_ROWS = 100
@@ -20,7 +20,7 @@ _UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z"})
 
 
 @dataclass(frozen=True)
-class Rowwise:
+class RowObjects:
     """Rows one by one. `make(names)` gives a function that makes a row of a tuple of cells.
 
     `columns` are those of the stream, as the input has them and as the user calls them.
@@ -49,7 +49,7 @@ class Rowwise:
         in_zone = column.cast(pa.timestamp("us", tz=self.zone))
         try:
             cells = read_column(AtomicType("timestamp"), in_zone)
-        except Unrepresentable:
+        except UnrepresentableValue:
             cells = in_zone.to_pylist()  # says which one it is
         if self.zone in _UTC_NAMES:
             return cells

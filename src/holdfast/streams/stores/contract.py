@@ -12,7 +12,7 @@ from holdfast.engine.files.manifest import fingerprint
 from holdfast.engine.files.segment import index_numbers
 from holdfast.engine.partition.rows import NEVER
 from holdfast.engine.partition.writer import FOUND
-from holdfast.engine.versions.commit import Prepared
+from holdfast.engine.versions.commit import PreparedPartition
 from holdfast.store import StateStore, StateStoreMetrics
 
 EXPIRES_AT = "expires_at_us"
@@ -41,7 +41,7 @@ class TaskStore(Protocol):
     ) -> None: ...
 
     @property
-    def prepared(self) -> Prepared: ...
+    def prepared(self) -> PreparedPartition: ...
 
     @property
     def metrics(self) -> StateStoreMetrics: ...
@@ -125,10 +125,10 @@ class ContractStore:
         return self._store.commit()
 
     @property
-    def prepared(self) -> Prepared:
+    def prepared(self) -> PreparedPartition:
         """What the driver needs: no files, only that the version is there."""
         place = self._store.id
-        return Prepared(
+        return PreparedPartition(
             operator=place.operator_id,
             store=place.store_name,
             partition=place.partition_id,

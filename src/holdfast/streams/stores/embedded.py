@@ -21,7 +21,7 @@ from holdfast.streams.outbox import OutboxReader
 from holdfast.streams.tasks.task import StoreSpec
 from holdfast.streams.watermark import Watermarks
 
-START, ROWS = "_start", "_rows"
+START, BATCH_ROWS = "_start", "_rows"
 """Columns of structs: rows that the state starts with, and the others."""
 
 
@@ -44,7 +44,7 @@ def empty_state(shapes: Mapping[str, StoreShape], partitions: int) -> Manifest:
 
 
 @dataclass(frozen=True)
-class Embedded:
+class EmbeddedTask:
     """Runs a task over rows that are no stream; its state is gone afterwards.
 
     Requires: the task has one partition, an outbox, and its first version to make.
@@ -57,7 +57,7 @@ class Embedded:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What the task puts out for some rows, given in the order of their keys.
 
-        With a `start` they come in the two columns START and ROWS, as structs of which one is
+        With a `start` they come in the two columns START and BATCH_ROWS, as structs of which one is
         null: first those that the state starts with, then the others.
         """
         rows = iter(batches)
@@ -76,7 +76,7 @@ class Embedded:
             else:
                 halves = _Halves(batches)
                 starts = _raw(halves.starts())
-                schemas = [_schema(_cells(first.slice(0, 0), name)) for name in (START, ROWS)]
+                schemas = [_schema(_cells(first.slice(0, 0), name)) for name in (START, BATCH_ROWS)]
                 start = self.start, schemas[0], starts
                 result = task.run(0, schemas[1], _raw(halves.rows()), start)
             yield from OutboxReader(f"memory://{name}", {}, (result.emitted,)).read(0)
@@ -100,7 +100,7 @@ class Embedded:
 
 
 class _Halves:
-    """Record batches with START and ROWS, cut where the rows begin; to be read in that order."""
+    """Record batches with START and BATCH_ROWS, cut where the rows begin, to be read in order."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -117,7 +117,7 @@ class _Halves:
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The other rows."""
         for batch in self._batches:
-            yield _cells(batch, ROWS)
+            yield _cells(batch, BATCH_ROWS)
 
 
 def _cells(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:

@@ -20,7 +20,7 @@ from holdfast.store import StateStoreProvider
 VERIFY_EVERY_S = 10.0
 UNUSED_S = 60.0
 """After so long without a task a provider of another run is closed where nobody can be asked."""
-Place = tuple[str, StateStoreId]
+ProviderKey = tuple[str, StateStoreId]
 """A store in a run of a query."""
 
 
@@ -32,16 +32,16 @@ class Executor:
     executor_id: str
 
 
-class Holdings:
+class OpenProviders:
     """The open providers of this process. Tasks of a process come one at a time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._providers: dict[Place, StateStoreProvider] = {}
-        self._used_at: dict[Place, float] = {}
+        self._providers: dict[ProviderKey, StateStoreProvider] = {}
+        self._used_at: dict[ProviderKey, float] = {}
         self._histories: dict[str, VersionLog] = {}
         """By run what its providers read manifests from."""
-        self._reported: dict[Place, int] = {}
+        self._reported: dict[ProviderKey, int] = {}
         """Of reported places, the version last opened here."""
         self._executor: Executor | None = None
         self._verified_at = clock()
@@ -71,7 +71,7 @@ class Holdings:
 
     def provider(
         self,
-        place: Place,
+        place: ProviderKey,
         coordinator: CoordinatorAddress | None,
         make: Callable[[], StateStoreProvider],
     ) -> StateStoreProvider:
@@ -104,7 +104,9 @@ class Holdings:
             known = self._histories[run_id] = make()
         return known
 
-    def report(self, place: Place, coordinator: CoordinatorAddress | None, version: int) -> None:
+    def report(
+        self, place: ProviderKey, coordinator: CoordinatorAddress | None, version: int
+    ) -> None:
         """Tell the coordinator that this executor holds the place, open at a version.
 
         Nothing is said where this process opened the version before: nobody had it meanwhile.
@@ -119,14 +121,14 @@ class Holdings:
             asked.report_active_instance(_provider_id(place), here.host, here.executor_id)
 
     def report_snapshot(
-        self, place: Place, coordinator: CoordinatorAddress | None, version: int
+        self, place: ProviderKey, coordinator: CoordinatorAddress | None, version: int
     ) -> None:
         """Tell the coordinator that the state of a version is in a snapshot."""
         if coordinator is not None:
             asked = StateStoreCoordinatorRef.for_executor(coordinator)
             asked.report_snapshot_uploaded(_provider_id(place), version)
 
-    def _close(self, place: Place) -> None:
+    def _close(self, place: ProviderKey) -> None:
         self._reported.pop(place, None)
         del self._used_at[place]
         self._providers.pop(place).close()
@@ -134,10 +136,10 @@ class Holdings:
             del self._histories[run_id]
 
 
-def _provider_id(place: Place) -> StateStoreProviderId:
+def _provider_id(place: ProviderKey) -> StateStoreProviderId:
     run_id, store_id = place
     return StateStoreProviderId(store_id, UUID(run_id))
 
 
-here = Holdings()
+here = OpenProviders()
 """Those of this process."""

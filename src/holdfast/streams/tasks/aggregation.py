@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from holdfast.engine.partition.writer import FOUND
 from holdfast.streams.aggregates.merging import Merge, merge_table
-from holdfast.streams.outbox import NOTHING, Emitted, Outbox, emit_if_small, small_bytes
+from holdfast.streams.outbox import NOTHING, Emission, Outbox, emit_if_small, small_bytes
 from holdfast.streams.stores.contract import TaskStore
 from holdfast.streams.tasks.task import (
     StoreSpec,
     TaskResult,
-    finished,
     millis_since,
+    prepare_result,
     read_input,
     split_late,
 )
@@ -29,7 +29,7 @@ _FEW_KEYS = 20_000
 
 
 @dataclass(frozen=True)
-class Worked:
+class BatchEffect:
     """What a batch did to a store: its changed rows, the rows it took the place of, and counts."""
 
     changed: pa.Table
@@ -65,7 +65,7 @@ class AggregationTask:
         emitted = self._emit(partition, store, worked.changed)
         updated_at = time.monotonic()
         evicted = 0 if self.evict is None else store.raise_evict_bound(self.evict)
-        return finished(
+        return prepare_result(
             store,
             emitted,
             rows=worked.rows,
@@ -76,14 +76,14 @@ class AggregationTask:
             removal_ms=millis_since(updated_at),
         )
 
-    def _work_in(self, store: TaskStore, table: pa.Table) -> Worked:
+    def _work_in(self, store: TaskStore, table: pa.Table) -> BatchEffect:
         """Merge a batch, one row a key, into the store."""
         table, late = self._without_late(table)
         if table.num_rows:
             store.update_many(
                 table, lambda rows, state: merge_table(self.merges, rows, state, ansi=self.ansi)
             )
-        return Worked(table, row_count(table), 0 if late is None else row_count(late))
+        return BatchEffect(table, row_count(table), 0 if late is None else row_count(late))
 
     def _without_late(self, table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
         index = self.store.key_index
@@ -91,7 +91,7 @@ class AggregationTask:
             return table, None
         return split_late(table, self.store.key_schema.names[index], self.late)
 
-    def _emit(self, partition: int, store: TaskStore, changed: pa.Table) -> Emitted:
+    def _emit(self, partition: int, store: TaskStore, changed: pa.Table) -> Emission:
         if self.outbox is not None:
             return self.outbox.emit(partition, self._groups(store, changed))
         partitions = self.store.partitions

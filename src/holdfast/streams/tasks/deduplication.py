@@ -17,8 +17,8 @@ from holdfast.streams.stores.contract import EXPIRES_AT, TaskStore
 from holdfast.streams.tasks.task import (
     StoreSpec,
     TaskResult,
-    finished,
     millis_since,
+    prepare_result,
     read_input,
     split_late,
 )
@@ -58,7 +58,7 @@ class DeduplicationTask:
         emitted = self.outbox.emit(partition, [new.select(self.columns)])
         updated_at = time.monotonic()
         removed = self._forget(store)
-        return finished(
+        return prepare_result(
             store,
             emitted,
             rows=rows.num_rows,

@@ -16,11 +16,11 @@ from holdfast.engine.files.segment import HASH
 from holdfast.streams.clock import PROCESSING_TIME, Clock
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.processors.groups import GroupReader, Groups
-from holdfast.streams.processors.pandas import Pandaswise, key_cells
+from holdfast.streams.processors.pandas import PandasFrames, key_cells
 from holdfast.streams.processors.states import Cursor, ValueState
 from holdfast.streams.processors.variables import Variable
 from holdfast.streams.tasks.processor import note_key
-from holdfast.streams.tasks.task import StoreSpec, TaskResult, finished, millis_since
+from holdfast.streams.tasks.task import StoreSpec, TaskResult, millis_since, prepare_result
 from holdfast.types import Field, Row, Schema, StructType, parse_schema
 
 STORE = "state"
@@ -72,7 +72,7 @@ class GroupStateTask:
     variable: Variable
     keys: tuple[str, ...]
     """The columns of the grouping key, as the input has them."""
-    rows: Pandaswise
+    rows: PandasFrames
     clock: Clock
     outbox: Outbox
 
@@ -102,7 +102,7 @@ class _Run:
             schema, batches, task.keys, self._partition, task.store.partitions, task.clock.late
         )
         emitted = task.outbox.emit(self._partition, task.rows.tables(self._results(reader)))
-        return finished(
+        return prepare_result(
             self._store,
             emitted,
             rows=reader.rows,

@@ -10,17 +10,16 @@ from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.engine.files.segment import HASH, index_numbers
 from holdfast.engine.partition.rows import NEVER
 from holdfast.errors import InvalidArgument
-from holdfast.streams.aggregates.grouping import Runs, codes_of
+from holdfast.streams.aggregates.grouping import Numbers, Runs, codes_of
 from holdfast.streams.clock import EVENT_TIME, PROCESSING_TIME, Clock, ExpiredTimerInfo
 from holdfast.streams.outbox import Outbox
-from holdfast.streams.processors.groups import GroupReader, Groups, Late
+from holdfast.streams.processors.groups import GroupReader, Groups, LateFilter
 from holdfast.streams.processors.handle import Handle, QueryInfo, state_class
 from holdfast.streams.processors.states import Cursor, StateVariable, Timers
 from holdfast.streams.processors.variables import TIMER_VARIABLE, TIMERS, Variable
@@ -29,9 +28,6 @@ from holdfast.streams.tasks.task import StoreSpec, TaskResult, millis_since
 
 _KEYS_AT_A_TIME = 50_000
 """Keys with a timer that is due, whose state is read at a time."""
-
-
-Numbers = npt.NDArray[np.int64]
 
 
 class RowStyle(Protocol):
@@ -153,7 +149,7 @@ class _Run:
         task: ProcessorTask,
         schema: bytes,
         batches: Iterable[bytes],
-        late: Late | None = None,
+        late: LateFilter | None = None,
     ) -> GroupReader:
         partitions = self._task.store.partitions
         return GroupReader(schema, batches, task.keys, self._partition, partitions, late)

@@ -9,14 +9,14 @@ import pyarrow as pa
 from holdfast.backends.locations import open_storage
 from holdfast.engine.partition.rows import Rows
 from holdfast.engine.storage import Runtime
-from holdfast.engine.versions.commit import Prepared
+from holdfast.engine.versions.commit import PreparedPartition
 from holdfast.engine.versions.log import VersionLog
 from holdfast.engine.versions.rewrite import rewrite
 from holdfast.streams.tasks.task import StoreSpec
 
 
 @dataclass(frozen=True)
-class Reshaping:
+class RewriteTask:
     """Writes a store's rows anew, with the value columns of `store`, for the next version.
 
     A column keeps what it held under its name; one that is new holds what `empty` says, a table
@@ -27,7 +27,7 @@ class Reshaping:
     version: int
     empty: pa.Table | None
 
-    def run(self, partition: int) -> Prepared:
+    def run(self, partition: int) -> PreparedPartition:
         """Write one partition."""
         spec, runtime = self.store, Runtime.system()
         storage = open_storage(spec.root, spec.options, spec.conf)

@@ -15,18 +15,18 @@ import pyarrow as pa
 from holdfast.engine.files.segment import HASH, index_numbers
 from holdfast.streams.aggregates.grouping import Numbers, Runs, codes_of, merged_runs
 from holdfast.streams.stores.contract import TaskStore
-from holdfast.streams.tasks.aggregation import ROWS, AggregationTask, Worked, row_count
+from holdfast.streams.tasks.aggregation import ROWS, AggregationTask, BatchEffect, row_count
 
 
 @dataclass(frozen=True)
 class SessionTask(AggregationTask):
     """Joins a batch's sessions, one row each, with those in state; Spark dropped the late rows."""
 
-    def _work_in(self, store: TaskStore, table: pa.Table) -> Worked:
+    def _work_in(self, store: TaskStore, table: pa.Table) -> BatchEffect:
         if not table.num_rows:
-            return Worked(table, 0)
+            return BatchEffect(table, 0)
         changed, gone = self._join(store, table)
-        return Worked(changed, row_count(table), gone=gone)
+        return BatchEffect(changed, row_count(table), gone=gone)
 
     def _join(self, store: TaskStore, table: pa.Table) -> tuple[pa.Table, int]:
         """Put the joined sessions; they, and how many of state they took the place of."""
@@ -48,7 +48,7 @@ class SessionTask(AggregationTask):
         store.put_many(merged)
         return merged, len(stale)
 
-    def _merged(self, both: pa.Table, joined: _Joined) -> pa.Table:
+    def _merged(self, both: pa.Table, joined: _SessionGroups) -> pa.Table:
         """One row for each session that changed."""
         values = self.store.value_schema.names
         first = both.take(pa.array(joined.rows[joined.firsts]))
@@ -62,7 +62,7 @@ class SessionTask(AggregationTask):
 
 
 @dataclass(frozen=True)
-class _Joined:
+class _SessionGroups:
     """Rows in order of group and start, cut into sessions; only those with a row of the batch.
 
     Session i is made of `rows[firsts[i] : firsts[i] + sizes[i]]` and ends at `ends[i]`.
@@ -85,7 +85,7 @@ class _Joined:
         return stale
 
 
-def _joined(group: list[pa.Array], starts: Numbers, ends: Numbers, known: int) -> _Joined:
+def _joined(group: list[pa.Array], starts: Numbers, ends: Numbers, known: int) -> _SessionGroups:
     """Cut rows into sessions; the first `known` rows are those of state."""
     codes = codes_of(group)
     order = np.lexsort((starts, codes))
@@ -97,7 +97,7 @@ def _joined(group: list[pa.Array], starts: Numbers, ends: Numbers, known: int) -
     sizes = np.diff(np.append(firsts, len(order)))
     has_new = np.add.reduceat((order >= known).astype(np.int64), firsts) > 0
     firsts, sizes = firsts[has_new], sizes[has_new]
-    return _Joined(order, firsts, sizes, reach[firsts + sizes - 1], known)
+    return _SessionGroups(order, firsts, sizes, reach[firsts + sizes - 1], known)
 
 
 def _running_max(code: Numbers, values: Numbers) -> Numbers:

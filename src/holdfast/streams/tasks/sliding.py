@@ -18,7 +18,7 @@ from holdfast.engine.hashing.spark_hash import key_hashes
 from holdfast.streams.aggregates.grouping import Numbers, Runs, codes_of, merged_runs
 from holdfast.streams.aggregates.merging import Merge
 from holdfast.streams.stores.contract import TaskStore
-from holdfast.streams.tasks.aggregation import ROWS, AggregationTask, Worked, row_count
+from holdfast.streams.tasks.aggregation import ROWS, AggregationTask, BatchEffect, row_count
 
 _MOST_PAIRS = 2**62
 _NOT_BY_PANE = frozenset({"first", "last", "max_by", "min_by", "distinct", "list", "set"})
@@ -28,7 +28,7 @@ _MOST_PANES = 64
 
 
 @dataclass(frozen=True)
-class Sliding:
+class SlidingWindows:
     """Windows of a length, one every `slide_us`; one of them starts at `start_us`."""
 
     length_us: int
@@ -73,14 +73,14 @@ class SlidingTask(AggregationTask):
     The last two key columns are a window's start and end; the input has a pane's there.
     """
 
-    sliding: Sliding | None = None
+    sliding: SlidingWindows | None = None
 
     @property
-    def _windows(self) -> Sliding:
+    def _windows(self) -> SlidingWindows:
         assert self.sliding is not None
         return self.sliding
 
-    def _work_in(self, store: TaskStore, table: pa.Table) -> Worked:
+    def _work_in(self, store: TaskStore, table: pa.Table) -> BatchEffect:
         worked = super()._work_in(store, self._by_window(table) if table.num_rows else table)
         late = self._late_rows(table)
         return replace(worked, rows=row_count(table) - late, late_rows=late)

@@ -21,13 +21,13 @@ from holdfast.engine.files.segment import HASH, index_numbers
 from holdfast.engine.hashing.spark_hash import partition_of
 from holdfast.engine.partition.chain import StoreShape
 from holdfast.engine.storage import BlobNotFound, Runtime, Storage
-from holdfast.engine.versions.commit import Prepared, Swap
+from holdfast.engine.versions.commit import PreparedPartition, Swap
 from holdfast.engine.versions.log import RecentVersions, VersionLog
 from holdfast.errors import HoldfastError, IllegalState
 from holdfast.ids import DEFAULT_STORE_NAME, StateStoreId
 from holdfast.store import StateStoreProvider
 from holdfast.streams import process
-from holdfast.streams.outbox import MOST_INLINE_BYTES, NOTHING, Emitted, Outbox
+from holdfast.streams.outbox import MOST_INLINE_BYTES, NOTHING, Emission, Outbox
 from holdfast.streams.stores import open_providers
 from holdfast.streams.stores.contract import ContractStore, TaskStore
 from holdfast.types import Schema
@@ -110,7 +110,7 @@ class StoreSpec:
             if swap.output.kind == "snapshot":
                 open_providers.here.report_snapshot(place, self.coordinator, swap.output.high)
 
-    def _place(self, partition: int) -> open_providers.Place:
+    def _place(self, partition: int) -> open_providers.ProviderKey:
         return self.run_id, StateStoreId(self.root, self.operator, partition, self.name)
 
     def _provider(self, partition: int) -> StateStoreProvider:
@@ -126,7 +126,7 @@ class StoreSpec:
             check_place(self._history().storage, self.place)
         if self.is_foreign:
             return StateStoreProvider.create_and_init(store_id, *shape, self.conf, self.options)
-        provider = HDFSBackedStateStoreProvider(in_query=True, versions=self._history())
+        provider = HDFSBackedStateStoreProvider(prepares_only=True, versions=self._history())
         provider.init(store_id, *shape, self.conf, self.options)
         return provider
 
@@ -144,7 +144,7 @@ class StoreSpec:
 class TaskResult:
     """What a task reports to the driver; only a successful task's reaches it."""
 
-    prepared: tuple[Prepared, ...]
+    prepared: tuple[PreparedPartition, ...]
     """What each store of the operator needs for the next version."""
     rows: int = 0
     updated: int = 0
@@ -156,7 +156,7 @@ class TaskResult:
     commit_ms: int = 0
     memory_bytes: int = 0
     state_bytes: int = 0
-    emitted: Emitted = NOTHING
+    emitted: Emission = NOTHING
     due_ms: int | None = None
     """The next moment by the clock at which the partition has something to do."""
     custom: Mapping[str, int] = field(default_factory=dict)
@@ -225,7 +225,7 @@ def check_place(storage: Storage, place: str) -> None:
         )
 
 
-def finished(store: TaskStore, emitted: Emitted = NOTHING, **counts: Any) -> TaskResult:
+def prepare_result(store: TaskStore, emitted: Emission = NOTHING, **counts: Any) -> TaskResult:
     """Prepare the next version of a store, and the result that says so."""
     started = time.monotonic()
     store.commit()
@@ -257,7 +257,9 @@ def read_input(
     return table
 
 
-def pass_on(outbox: Outbox, partition: int, schema: bytes, batches: Iterable[bytes]) -> Emitted:
+def emit_batches(
+    outbox: Outbox, partition: int, schema: bytes, batches: Iterable[bytes]
+) -> Emission:
     """Put raw record batches out as they are."""
     process.acknowledge()
     tables = (pa.Table.from_batches([batch]) for batch in _batches_of(schema, batches))

@@ -10,9 +10,9 @@ from cassandra.query import BatchStatement, BatchType
 
 from holdfast.clients.cassandra import (
     ERRORS,
-    Address,
-    Client,
-    Options,
+    CassandraAddress,
+    CassandraClient,
+    CassandraOptions,
     client_of,
     is_overfull,
     mapped,
@@ -22,7 +22,7 @@ from holdfast.clients.retrying import retried
 from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
 
 T = TypeVar("T")
-IN_FLIGHT = 64
+STATEMENTS_IN_FLIGHT = 64
 """Messages that one caller has on their way at a time."""
 _MOST_ROWS, _MOST_BYTES = 10, 4096
 """What goes into one message; Cassandra warns of more partitions, or more bytes, than that."""
@@ -44,12 +44,12 @@ class Statements:
         self, location: str, options: Mapping[str, str], limit_ms: int, shape: str
     ) -> None:
         self._location, self._shape = location, shape
-        self.address = Address.of(location)
-        self._options = Options.of(options)
+        self.address = CassandraAddress.of(location)
+        self._options = CassandraOptions.of(options)
         self._limit_ms = limit_ms
 
     @property
-    def _client(self) -> Client:
+    def _client(self) -> CassandraClient:
         return client_of(self.address.netloc, self._options, self)
 
     def run(self, what: str, cql: str, *args: object, serial: bool = False) -> list[Any]:
@@ -114,7 +114,7 @@ class Statements:
             groups = list(_grouped(client, self.address.keyspace, prepared, left))
             done = execute_concurrent(
                 client.session, [(batch, None) for batch, _ in groups],
-                concurrency=IN_FLIGHT, raise_on_first_error=False,
+                concurrency=STATEMENTS_IN_FLIGHT, raise_on_first_error=False,
             )  # fmt: skip
             failed = [
                 (sent, why) for (_, sent), (good, why) in zip(groups, done, strict=True) if not good
@@ -158,7 +158,7 @@ def _unless_overfull(read: Callable[[], T]) -> T:
 
 
 def _grouped(
-    client: Client, keyspace: str, prepared: Any, rows: Sequence[Sequence[Any]]
+    client: CassandraClient, keyspace: str, prepared: Any, rows: Sequence[Sequence[Any]]
 ) -> Iterator[tuple[Any, list[Sequence[Any]]]]:
     """Statements to send, each with its rows: those of the same nodes share an unlogged batch."""
     replicas_of = client.session.cluster.metadata.get_replicas

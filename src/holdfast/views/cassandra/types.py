@@ -6,7 +6,7 @@ from collections.abc import ItemsView, Iterable
 from typing import Any
 
 from holdfast.types import ArrayType, DataType, MapType, StructType
-from holdfast.views.mapping import Convert, Mapped, is_atomic, is_leaf, leaf_of, nullsafe
+from holdfast.views.mapping import Convert, TypeMapping, is_atomic, is_leaf, leaf_of, nullsafe
 
 _FIRST_DAY = 1 << 31
 """The number that CQL has for 1970-01-01."""
@@ -26,7 +26,7 @@ class Pairs:
         return self._pairs
 
 
-def cql(kind: DataType) -> Mapped:
+def cql(kind: DataType) -> TypeMapping:
     """A type in CQL."""
     if is_leaf(kind):
         return _leaf(kind)
@@ -36,43 +36,43 @@ def cql(kind: DataType) -> Mapped:
         return _map(_boxed(cql(kind.key), False), _boxed(cql(kind.value), kind.value_contains_null))
     assert isinstance(kind, StructType)
     if not kind.fields:
-        return Mapped("boolean", lambda cell: True, lambda cell: ())
+        return TypeMapping("boolean", lambda cell: True, lambda cell: ())
     return _tuple([cql(field.type) for field in kind.fields])
 
 
-def _leaf(kind: DataType) -> Mapped:
+def _leaf(kind: DataType) -> TypeMapping:
     name = leaf_of(kind).cql
     if is_atomic(kind, "date"):
-        return Mapped(name, _FIRST_DAY.__add__, lambda cell: cell.days_from_epoch)
+        return TypeMapping(name, _FIRST_DAY.__add__, lambda cell: cell.days_from_epoch)
     if name == "time":
-        return Mapped(name, None, lambda cell: cell.nanosecond_time)
-    return Mapped(name)
+        return TypeMapping(name, None, lambda cell: cell.nanosecond_time)
+    return TypeMapping(name)
 
 
-def _boxed(inner: Mapped, may_be_null: bool) -> Mapped:
+def _boxed(inner: TypeMapping, may_be_null: bool) -> TypeMapping:
     """A cell of a list or map: in a tuple of its own where it may be null."""
     if not may_be_null:
         return inner
     encode, decode = nullsafe(inner.encode), nullsafe(inner.decode)
-    return Mapped(
+    return TypeMapping(
         f"frozen<tuple<{inner.type}>>", lambda cell: (encode(cell),), lambda cell: decode(cell[0])
     )
 
 
-def _array(element: Mapped) -> Mapped:
+def _array(element: TypeMapping) -> TypeMapping:
     encode, decode = element.encode or _same, element.decode or _same
     # A cell of None goes in its tuple, where the element may be null at all.
-    return Mapped(
+    return TypeMapping(
         f"frozen<list<{element.type}>>",
         lambda cell: [encode(part) for part in cell],
         lambda cell: [decode(part) for part in cell],
     )
 
 
-def _map(key: Mapped, value: Mapped) -> Mapped:
+def _map(key: TypeMapping, value: TypeMapping) -> TypeMapping:
     to_key, to_value = key.encode or _same, value.encode or _same
     from_key, from_value = key.decode or _same, value.decode or _same
-    return Mapped(
+    return TypeMapping(
         f"frozen<map<{key.type}, {value.type}>>",
         lambda cell: Pairs((to_key(k), to_value(v)) for k, v in cell),
         lambda cell: [(from_key(k), from_value(v)) for k, v in _items(cell)],
@@ -84,10 +84,10 @@ def _items(found: Any) -> ItemsView[Any, Any]:
     return items
 
 
-def _tuple(parts: list[Mapped]) -> Mapped:
+def _tuple(parts: list[TypeMapping]) -> TypeMapping:
     encoders = [nullsafe(part.encode) for part in parts]
     decoders = [nullsafe(part.decode) for part in parts]
-    return Mapped(
+    return TypeMapping(
         f"frozen<tuple<{', '.join(part.type for part in parts)}>>",
         lambda cell: tuple(encode(part) for encode, part in zip(encoders, cell, strict=True)),
         lambda cell: tuple(decode(part) for decode, part in zip(decoders, cell, strict=True)),
@@ -98,9 +98,9 @@ def _same(cell: Any) -> Any:
     return cell
 
 
-def quoted(name: str) -> str:
+def quote_cql(name: str) -> str:
     """A name of a column or table as CQL takes it literally."""
     return '"' + name.replace('"', '""') + '"'
 
 
-__all__ = ["Convert", "Pairs", "cql", "quoted"]
+__all__ = ["Convert", "Pairs", "cql", "quote_cql"]

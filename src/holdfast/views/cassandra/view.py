@@ -15,22 +15,22 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidArgument
 from holdfast.views.cassandra.statements import Statements
-from holdfast.views.cassandra.types import cql, quoted
+from holdfast.views.cassandra.types import cql, quote_cql
 from holdfast.views.cells import plain_cells
 from holdfast.views.keys import fits_in_columns, key_texts
 from holdfast.views.mapping import applied
 from holdfast.views.ownership import (
     NOTES,
     Note,
-    check_name,
     check_notes,
+    check_table_name,
     columns_text,
     noted_begun,
     noted_standing,
     noted_through,
 )
 from holdfast.views.tables import TableView
-from holdfast.views.view import KEY, VERSION, Standing, ViewSpec
+from holdfast.views.view import KEY, VERSION, ViewProgress, ViewSpec
 
 _TABLE = re.compile(r"[A-Za-z0-9_]{1,39}")
 _NOTED = {
@@ -58,14 +58,14 @@ class CassandraView(TableView):
                 f"{self.name!r} cannot be the name of a table in Cassandra: take letters, digits "
                 "and '_', at most 39."
             )
-        check_name(self.name)
+        check_table_name(self.name)
         self._has_notes = False
         keys = spec.schema.keys
         self.is_by_columns = all(fits_in_columns(f.type, booleans=True) for f in keys)
 
     # -- making it -----------------------------------------------------------------------------
 
-    def prepare(self, owner: str, root: str) -> Standing:
+    def prepare(self, owner: str, root: str) -> ViewProgress:
         self._check_keyspace()
         found = self._found(NOTES) or {}
         key = {name: what for name, what in found.items() if not what.endswith("regular")}
@@ -86,7 +86,7 @@ class CassandraView(TableView):
             raise InvalidArgument(
                 f"There is no keyspace {self._keyspace!r} for the view "
                 f"{self.spec.location}. Create it, with the replication you want: CREATE KEYSPACE "
-                f"{quoted(self._keyspace)} WITH replication = …"
+                f"{quote_cql(self._keyspace)} WITH replication = …"
             )
 
     def _make_notes(self) -> None:
@@ -130,9 +130,9 @@ class CassandraView(TableView):
     def _create(self, table: str, *, by_columns: bool) -> None:
         keys = [field.name for field in self.spec.schema.keys] if by_columns else [KEY]
         columns = ", ".join(
-            f"{quoted(column)} {kind}" for column, (kind, _) in self._typed(by_columns).items()
+            f"{quote_cql(column)} {kind}" for column, (kind, _) in self._typed(by_columns).items()
         )
-        primary = ", ".join(quoted(key) for key in keys)
+        primary = ", ".join(quote_cql(key) for key in keys)
         self._cql.define(
             "create the table",
             f"CREATE TABLE IF NOT EXISTS {self._table(table)} ({columns}, PRIMARY KEY ({primary})) "
@@ -188,7 +188,7 @@ class CassandraView(TableView):
             self._owner,
         )
 
-    def note(self, before: Standing, after: Standing) -> Standing:
+    def note(self, before: ViewProgress, after: ViewProgress) -> ViewProgress:
         sets, condition = "through = ?, commit_id = ?, filled = ?", "through = ? AND commit_id = ?"
         new = [noted_through(after), after.commit_id, after.filled]
         old = [noted_through(before), before.commit_id]
@@ -206,7 +206,7 @@ class CassandraView(TableView):
 
     def write(self, version: int, rows: pa.Table, *, encoded: bool) -> None:
         names = [*self._key_names(encoded=encoded), *self._other_names(encoded=encoded), VERSION]
-        columns = ", ".join(quoted(name) for name in names)
+        columns = ", ".join(quote_cql(name) for name in names)
         marks = ", ".join("?" * len(names))
         table = self._table(self._table_name(encoded=encoded))
         self._cql.run_all(
@@ -223,7 +223,7 @@ class CassandraView(TableView):
     def _delete(
         self, version: int, table: str, names: Sequence[str], keys: Iterator[tuple[Any, ...]]
     ) -> None:
-        where = " AND ".join(f"{quoted(name)} = ?" for name in names)
+        where = " AND ".join(f"{quote_cql(name)} = ?" for name in names)
         self._cql.run_all(
             "remove rows",
             f"DELETE FROM {self._table(table)} USING TIMESTAMP ? WHERE {where}",
@@ -234,10 +234,10 @@ class CassandraView(TableView):
         removed = 0
         for encoded in (False, True) if has_encoded else (False,):
             names = self._key_names(encoded=encoded)
-            columns = ", ".join(quoted(name) for name in [VERSION, *names])
+            columns = ", ".join(quote_cql(name) for name in [VERSION, *names])
             table = self._table_name(encoded=encoded)
             select = f"SELECT {columns} FROM {self._table(table)}"
-            for page in self._cql.pages("read rows", select, quoted(names[0])):
+            for page in self._cql.pages("read rows", select, quote_cql(names[0])):
                 old = [tuple(row[1:]) for row in page if row[0] is None or row[0] < version]
                 self._delete(version, table, names, iter(old))
                 removed += len(old)
@@ -246,7 +246,7 @@ class CassandraView(TableView):
     # -- names and cells -----------------------------------------------------------------------
 
     def _table(self, name: str) -> str:
-        return f"{quoted(self._keyspace)}.{quoted(name)}"
+        return f"{quote_cql(self._keyspace)}.{quote_cql(name)}"
 
     def _arguments(
         self, rows: pa.Table, names: Sequence[str], more: tuple[Any, ...]

@@ -11,7 +11,7 @@ import numpy as np
 
 from holdfast.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
 from holdfast.views.keys import iso_date
-from holdfast.views.mapping import Mapped, is_atomic, is_leaf, leaf_of
+from holdfast.views.mapping import TypeMapping, is_atomic, is_leaf, leaf_of
 
 Attribute = dict[str, Any]
 SMALLEST, GREATEST = 1e-130, 9.99e125
@@ -21,46 +21,48 @@ _NULL: Attribute = {"NULL": True}
 _EXACT = Context(prec=76)
 
 
-def attribute(kind: DataType) -> Mapped:
+def attribute(kind: DataType) -> TypeMapping:
     """A type in DynamoDB. Its functions take None and give the attribute NULL for it."""
     made = _leaf(kind) if is_leaf(kind) else _nested(kind)
     encode, decode = made.encode, made.decode
     assert encode is not None
     assert decode is not None
-    return Mapped(
+    return TypeMapping(
         made.type,
         lambda cell: _NULL if cell is None else encode(cell),
         lambda found: None if "NULL" in found else decode(found),
     )
 
 
-def _leaf(kind: DataType) -> Mapped:
+def _leaf(kind: DataType) -> TypeMapping:
     name = leaf_of(kind).dynamodb
     if is_atomic(kind, "float", "double"):
-        return Mapped(name, _number, _from_number)
+        return TypeMapping(name, _number, _from_number)
     if is_atomic(kind, "date"):
-        return Mapped(name, lambda cell: {"S": iso_date(cell)}, _days)
+        return TypeMapping(name, lambda cell: {"S": iso_date(cell)}, _days)
     if is_atomic(kind, "interval"):
-        return Mapped(name, lambda cell: _list(_integer, cell), lambda f: tuple(_parts(int, f)))
+        return TypeMapping(
+            name, lambda cell: _list(_integer, cell), lambda f: tuple(_parts(int, f))
+        )
     if is_atomic(kind, "variant"):
         encode = lambda cell: {"L": [{"B": part} for part in cell]}  # noqa: E731 - one line
-        return Mapped(name, encode, lambda f: tuple(part["B"] for part in f["L"]))
+        return TypeMapping(name, encode, lambda f: tuple(part["B"] for part in f["L"]))
     if isinstance(kind, DecimalType):
-        return Mapped(name, lambda cell: {"N": format(cell, "f")}, _from_decimal(kind.scale))
+        return TypeMapping(name, lambda cell: {"N": format(cell, "f")}, _from_decimal(kind.scale))
     if name == "N":
-        return Mapped(name, _integer, lambda found: int(found["N"]))
-    return Mapped(name, lambda cell: {name: cell}, lambda found: found[name])
+        return TypeMapping(name, _integer, lambda found: int(found["N"]))
+    return TypeMapping(name, lambda cell: {name: cell}, lambda found: found[name])
 
 
-def _nested(kind: DataType) -> Mapped:
+def _nested(kind: DataType) -> TypeMapping:
     if isinstance(kind, ArrayType):
         element = attribute(kind.element)
-        return Mapped("L", lambda cell: _list(element.encode, cell), _each(element.decode))
+        return TypeMapping("L", lambda cell: _list(element.encode, cell), _each(element.decode))
     if isinstance(kind, MapType):
         return _map(kind)
     assert isinstance(kind, StructType)
     names, parts = kind.names, [attribute(field.type) for field in kind.fields]
-    return Mapped(
+    return TypeMapping(
         "M",
         lambda cell: {"M": dict(zip(names, map(_encoded, parts, cell), strict=True))},
         lambda found: tuple(
@@ -69,9 +71,9 @@ def _nested(kind: DataType) -> Mapped:
     )
 
 
-def _map(kind: MapType) -> Mapped:
+def _map(kind: MapType) -> TypeMapping:
     key, value = attribute(kind.key), attribute(kind.value)
-    pairs = Mapped(
+    pairs = TypeMapping(
         "L",
         lambda cell: {"L": [{"L": [_encoded(key, k), _encoded(value, v)]} for k, v in cell]},
         lambda found: [
@@ -79,13 +81,13 @@ def _map(kind: MapType) -> Mapped:
         ],
     )
     if isinstance(kind.key, StringType):
-        by_name = Mapped(
+        by_name = TypeMapping(
             "M",
             lambda cell: {"M": {k: _encoded(value, v) for k, v in cell}},
             lambda found: [(k, _decoded(value, v)) for k, v in found["M"].items()],
         )
         # A name may not be empty there.
-        return Mapped(
+        return TypeMapping(
             "M",
             lambda cell: _encoded(by_name if all(k for k, _ in cell) else pairs, cell),
             lambda found: _decoded(by_name if "M" in found else pairs, found),
@@ -93,12 +95,12 @@ def _map(kind: MapType) -> Mapped:
     return pairs
 
 
-def _encoded(part: Mapped, cell: Any) -> Any:
+def _encoded(part: TypeMapping, cell: Any) -> Any:
     assert part.encode is not None
     return part.encode(cell)
 
 
-def _decoded(part: Mapped, found: Any) -> Any:
+def _decoded(part: TypeMapping, found: Any) -> Any:
     assert part.decode is not None
     return part.decode(found)
 

@@ -21,9 +21,9 @@ from holdfast.clients.dynamodb import (
     CONDITION_FAILED,
     IN_USE,
     MISSING,
-    Client,
+    DynamoDbAddress,
+    DynamoDbClient,
     DynamoDbOptions,
-    Place,
 )
 from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.views.cells import plain_cells
@@ -42,8 +42,8 @@ from holdfast.views.mapping import is_leaf
 from holdfast.views.ownership import (
     NOTES,
     Note,
-    check_name,
     check_notes,
+    check_table_name,
     noted_begun,
     noted_standing,
     noted_through,
@@ -51,15 +51,15 @@ from holdfast.views.ownership import (
 from holdfast.views.tables import TableView
 from holdfast.views.view import (
     DELETED,
-    EXPIRES,
+    EXPIRES_ATTRIBUTE,
     KEY,
     VERSION,
-    Standing,
+    ViewProgress,
     ViewSpec,
     is_unbounded,
 )
 
-Item = dict[str, Attribute]
+NoteItem = dict[str, Attribute]
 MARK_DAYS = 7
 """How long a row that is gone stays marked."""
 _NOTES_KEY = {"name": "S HASH"}
@@ -81,10 +81,10 @@ class DynamoDbView(TableView):
 
     def __init__(self, spec: ViewSpec) -> None:
         self.spec = spec
-        place = Place.of(spec.location)
+        place = DynamoDbAddress.of(spec.location)
         self.name = place.name
-        check_name(self.name)
-        self._client = Client(
+        check_table_name(self.name)
+        self._client = DynamoDbClient(
             spec.location, place, DynamoDbOptions.of(spec.options), spec.retry_timeout_ms
         )
         keys = spec.schema.keys
@@ -94,7 +94,7 @@ class DynamoDbView(TableView):
 
     # -- making it -----------------------------------------------------------------------------
 
-    def prepare(self, owner: str, root: str) -> Standing:
+    def prepare(self, owner: str, root: str) -> ViewProgress:
         check_notes(self._found(NOTES), _NOTES_KEY, self.spec.location)
         return super().prepare(owner, root)
 
@@ -129,7 +129,7 @@ class DynamoDbView(TableView):
         self._complete(table)
 
     def _complete(self, table: str) -> None:
-        ttl = {"Enabled": True, "AttributeName": EXPIRES}
+        ttl = {"Enabled": True, "AttributeName": EXPIRES_ATTRIBUTE}
 
         def let_marks_go() -> None:
             try:
@@ -208,7 +208,7 @@ class DynamoDbView(TableView):
         return found
 
     def _note(self) -> Note | None:
-        def read() -> Item | None:
+        def read() -> NoteItem | None:
             try:
                 found = self._client.boto.get_item(
                     TableName=NOTES, Key={"name": {"S": self.name}}, ConsistentRead=True
@@ -217,7 +217,7 @@ class DynamoDbView(TableView):
                 if code_of(error) == MISSING:
                     return None
                 raise
-            item: Item | None = found.get("Item")
+            item: NoteItem | None = found.get("Item")
             return item
 
         item = self._client.call("read what is noted of the view", read)
@@ -234,7 +234,7 @@ class DynamoDbView(TableView):
     def _note_encoded(self) -> None:
         self._update_note("SET has_encoded = :new", "", {":new": {"BOOL": True}})
 
-    def note(self, before: Standing, after: Standing) -> Standing:
+    def note(self, before: ViewProgress, after: ViewProgress) -> ViewProgress:
         condition, values = _still(before)
         values |= _number(":through", noted_through(after))
         sets, removes = ["through = :through"], []
@@ -253,7 +253,7 @@ class DynamoDbView(TableView):
         change = f"SET {', '.join(sets)}" + (f" REMOVE {', '.join(removes)}" if removes else "")
         return after if self._update_note(change, condition, values) else self.standing()
 
-    def _update_note(self, change: str, condition: str, values: Item) -> bool:
+    def _update_note(self, change: str, condition: str, values: NoteItem) -> bool:
         return self._unless_refused(
             "note the version",
             lambda: self._client.boto.update_item(
@@ -286,7 +286,9 @@ class DynamoDbView(TableView):
                 removed += len(page)
         return removed
 
-    def _older_pages(self, version: int, table: str, names: Sequence[str]) -> Iterator[list[Item]]:
+    def _older_pages(
+        self, version: int, table: str, names: Sequence[str]
+    ) -> Iterator[list[NoteItem]]:
         aliases = {f"#k{place}": name for place, name in enumerate(names)}
         request: dict[str, Any] = {
             "TableName": table,
@@ -303,17 +305,19 @@ class DynamoDbView(TableView):
                 return
             request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
-    def _mark(self, version: int) -> Item:
+    def _mark(self, version: int) -> NoteItem:
         until = int(time.time()) + MARK_DAYS * 86_400
         return {
-            **_number(VERSION, version), DELETED: {"BOOL": True}, EXPIRES: {"N": str(until)},
-        }  # fmt: skip
+            **_number(VERSION, version),
+            DELETED: {"BOOL": True},
+            EXPIRES_ATTRIBUTE: {"N": str(until)},
+        }
 
-    def _put_all(self, encoded: bool, version: int, items: Iterator[Item]) -> None:
+    def _put_all(self, encoded: bool, version: int, items: Iterator[NoteItem]) -> None:
         table, newer = self._table_name(encoded=encoded), _number(":v", version)
         self._client.call_all("write rows", (self._put(table, item, newer) for item in items))
 
-    def _put(self, table: str, item: Item, newer: Item) -> Callable[[], object]:
+    def _put(self, table: str, item: NoteItem, newer: NoteItem) -> Callable[[], object]:
         def put() -> None:
             try:
                 self._client.boto.put_item(
@@ -378,7 +382,7 @@ class DynamoDbView(TableView):
 
     # -- names and cells -----------------------------------------------------------------------
 
-    def _items(self, rows: pa.Table, names: Sequence[str], more: Item) -> Iterator[Item]:
+    def _items(self, rows: pa.Table, names: Sequence[str], more: NoteItem) -> Iterator[NoteItem]:
         columns = [self._attributes(rows, name) for name in names]
         for cells in zip(*columns, strict=True):
             yield {**dict(zip(names, cells, strict=True)), **more}
@@ -392,17 +396,17 @@ class DynamoDbView(TableView):
         return [encode(cell) for cell in plain_cells(kind, rows.column(name))]
 
 
-def _number(name: str, number: int) -> Item:
+def _number(name: str, number: int) -> NoteItem:
     return {name: {"N": str(number)}}
 
 
-def _still(before: Standing) -> tuple[str, Item]:
+def _still(before: ViewProgress) -> tuple[str, NoteItem]:
     """The condition that a view is noted as far as it was, and its values."""
     values = _number(":then", noted_through(before))
     return f"through = :then AND {_equal('commit_id', before.commit_id, values)}", values
 
 
-def _equal(name: str, text: str | None, values: Item) -> str:
+def _equal(name: str, text: str | None, values: NoteItem) -> str:
     """The condition that an attribute is a text, or absent; the text is put with the values."""
     if text is None:
         return f"attribute_not_exists({name})"

@@ -181,7 +181,7 @@ class ModelQuery:
         return last, 0 if before is None else end_of(before), text
 
     def _log(self, name: str) -> list[int]:
-        return sorted(map(int, self._world.files.names(f"{self._checkpoint}/{name}")))
+        return sorted(map(int, self._world.files.list_names(f"{self._checkpoint}/{name}")))
 
     def _planned(self, batch: int, position: int, target: int | None) -> str | None:
         """Plan the next batch, if there is data for one."""

@@ -129,7 +129,7 @@ class SimulatedFiles:
             f"list {path}", lambda: sorted(each[len(path) + 1 :] for each in self._below(path))
         )
 
-    def names(self, location: str) -> list[str]:
+    def list_names(self, location: str) -> list[str]:
         path = self.path(location)
         return self._call(
             f"list {path}",

@@ -186,7 +186,7 @@ def inhabited(world: World) -> Iterator[None]:
         (open_providers, "here", _Here(world)),
         (process, "acknowledge", lambda: None),
         *((hadoop, name, _of_files(getattr(files, name))) for name in (
-            "qualified", "read_text", "exists", "delete", "files", "names", "create_if_absent",
+            "qualified", "read_text", "exists", "delete", "files", "list_names", "create_if_absent",
             "rename_if_absent",
         )),
         (hadoop, "local_path", SimulatedFiles.path),

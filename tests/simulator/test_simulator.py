@@ -11,7 +11,7 @@ import pytest
 from cases import CASES
 from mutations import MUTATIONS, mutated
 from simulation.decisions import Decisions
-from simulation.scenario import AVAILABLE_NOW, ONCE, Scenario, Theme
+from simulation.scenario import AVAILABLE_NOW, DEFAULT, ONCE, Scenario, Theme
 from simulation.shrinking import failure_of, first_failure, report, shrunk
 from simulation.world import CHECKPOINT
 
@@ -214,3 +214,27 @@ def test_a_newcomer_starts_where_the_driver_before_builds_on_the_tick_it_deliver
 
     assert Story(tell).run() is None
     assert outcomes == [None, None]
+
+
+def test_a_tick_under_way_is_finished_where_its_query_is_stopped_while_a_batch_waits() -> None:
+    def tell(story: Story) -> None:
+        scheduler, texts = story.world.scheduler, story.world.files.texts
+
+        def has_met(step: str) -> bool:
+            return any(f"app-1/{step}" in line for line in scheduler.log)
+
+        scheduler.holds["app-1", "create versions/3"] = lambda: has_met("stream: the stream ends")
+        story.world.source += [[(0, 1, 100)], [(1, 1, 300)]]
+        driver = story.start(DEFAULT)
+        scheduler.wait_for(lambda: has_met("holdfast-ticks: create versions/3"))
+        story.world.source.append([(1, 1, 310)])
+        scheduler.wait_for(lambda: f"{CHECKPOINT}/offsets/2" in texts)
+        story.end(driver, "stop")
+        assert driver.error is None
+        tick = story.world.journal.head
+        assert tick is not None
+        assert (tick.number, sum(tick.out.values())) == (3, 1)
+        assert story.is_there(f"delivered/3-{tick.manifest.commit_id}")
+        story.last_run()
+
+    assert Story(tell).run() is None

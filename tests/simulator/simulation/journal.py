@@ -107,6 +107,7 @@ class Journal:
         self.hold(is_known, f"version {manifest.version} was committed over an undelivered one")
         run = self._runs.setdefault(manifest.writer_id, by.run)
         self.hold(not run.has_failed, f"version {manifest.version} is of a query that had failed")
+        self.hold(not run.is_over, f"version {manifest.version} is of a query that had ended")
         self.head = self._next(run, manifest, head)
 
     def _next(self, run: Run, manifest: Manifest, head: Version) -> Version:

@@ -288,11 +288,14 @@ class Scenario:
         application.run = Run()
         sink = RecordingFiles(application) if self._into_files else RecordingFunction(application)
         query = StatefulQuery(self._spec(application, driver.trigger), sink)
-        query.start()
-        driver.query = query
-        for _ in range(driver.polls):
-            query.processAllAvailable()
-        query.awaitTermination()
+        try:
+            query.start()
+            driver.query = query
+            for _ in range(driver.polls):
+                query.processAllAvailable()
+            query.awaitTermination()
+        finally:
+            application.run.is_over = True  # it may be started again, by whomever
 
     def _spec(self, application: Application, trigger: Mapping[str, Any]) -> QuerySpec:
         source = Frame.of(application.session, INPUT, [[]])
@@ -319,6 +322,7 @@ class Scenario:
             self.world.journal.hold(is_over, f"{application.name} did not stop")
 
     def _stop(self, driver: Driver) -> None:
+        application = driver.application
         driver.attempts, driver.is_stopped = 0, True
         self.world.scheduler.wait_for(lambda: driver.query is not None or _has_ended(driver))
         if driver.query is not None:
@@ -326,6 +330,7 @@ class Scenario:
                 driver.query.stop()
             except _EXPECTED as error:
                 driver.error = driver.error or error
+            application.run.is_over = True
 
     def calm_down(self) -> None:
         """Nothing goes wrong from here on; processes that still run are ended."""

@@ -34,6 +34,8 @@ class Run:
     """Whether a batch went well."""
     has_failed: bool = False
     """Whether a batch was given back with an error."""
+    is_over: bool = False
+    """Whether the user was told of its end."""
 
 
 class StreamWriter:
@@ -119,10 +121,14 @@ class ModelQuery:
             self._run_triggers()
             self._end(_STOPPED)
         except Exception as error:
-            is_stop = self._is_stopping and ("InterruptedException" in str(error))
-            if not is_stop and not (self._is_stopping and isinstance(error, Cancelled)):
+            if not self._is_end_of_stopped(error):
                 self._error = StreamingQueryException(message=f"{type(error).__name__}: {error}")
             self._end(_STOPPED if self._error is None else _FAILED)
+
+    def _is_end_of_stopped(self, error: Exception) -> bool:
+        """Whether Spark takes an error for the end of a stopped query, and not for a failure."""
+        is_interrupted = isinstance(error, Cancelled) or "InterruptedException" in str(error)
+        return self._is_stopping and is_interrupted
 
     def _end(self, message: str) -> None:
         self._message, self._has_data, self._in_trigger = message, False, False
@@ -203,8 +209,10 @@ class ModelQuery:
         frame = Frame.of(self._application.session, INPUT, [list(self._rows)])
         try:
             self._function(frame, batch)
-        except Exception:
-            self._of.has_failed = True
+        except Exception as error:
+            # A batch that waits while its query is stopped gives up, and is no failure: the tick
+            # that it waits for is finished, and the next run gets the batch.
+            self._of.has_failed = not self._is_end_of_stopped(error)
             raise
         self._of.has_had_batch = True
         self._scheduler.step(f"batch {batch} done")

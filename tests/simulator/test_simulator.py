@@ -10,12 +10,13 @@ from collections.abc import Callable
 import pytest
 from cases import CASES
 from mutations import MUTATIONS, mutated
+from simulation.copies import Copy
 from simulation.decisions import Decisions
 from simulation.scenario import AVAILABLE_NOW, DEFAULT, ONCE, Scenario, Theme
 from simulation.shrinking import failure_of, first_failure, report, shrunk
-from simulation.world import CHECKPOINT
+from simulation.world import CHECKPOINT, KEPT_PLANS
 
-from holdfast.errors import Conflict
+from holdfast.errors import Conflict, IllegalState
 
 SEEDS = range(200)
 SOAK_FROM = int(os.environ.get("HOLDFAST_SEED", "1000"))
@@ -99,7 +100,7 @@ def test_runs_meet_what_they_are_meant_to_meet() -> None:
         ": stop", ".snapshot", "versions/", "claims/2", ".plan", "Initializing",
     }  # fmt: skip
     seen: Counter[str] = Counter()
-    for seed in range(40):
+    for seed in range(60):
         scenario = Scenario(Decisions(seed))
         scenario.run()
         log = "\n".join(scenario.world.scheduler.log)
@@ -214,6 +215,30 @@ def test_a_newcomer_starts_where_the_driver_before_builds_on_the_tick_it_deliver
 
     assert Story(tell).run() is None
     assert outcomes == [None, None]
+
+
+def test_a_batch_planned_before_an_old_copy_is_asked_about_and_comes_once() -> None:
+    def tell(story: Story) -> None:
+        story.into_files = True
+        scheduler, texts = story.world.scheduler, story.world.files.texts
+        scheduler.holds["app-1", "create versions/1"] = lambda: False
+        story.world.source.append([(0, 1, 100)])
+        first = story.start(ONCE)
+        scheduler.wait_for(lambda: f"{CHECKPOINT}/offsets/0" in texts)
+        story.end(first, "kill")
+        copy = Copy.of(story.world)
+        for number in range(KEPT_PLANS + 1):
+            story.end(story.start(ONCE), "drain")
+            story.world.source.append([(0, 1, 101 + number)])
+        copy.put_back(story.world)
+        asked = story.start(AVAILABLE_NOW)
+        story.end(asked, "drain")
+        assert isinstance(asked.error, IllegalState)
+        assert "does not say whether the rows of version 1 are in the sink" in str(asked.error)
+        story.last_run()
+        assert story.world.journal.counts["doubts"] == 1
+
+    assert Story(tell).run() is None
 
 
 def test_a_tick_under_way_is_finished_where_its_query_is_stopped_while_a_batch_waits() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +81,9 @@ def test_a_plan_without_commit_id_is_doubted_after_the_checkpoint_was_put_back(
         made = plans(tmp_path) / f"{version}.{'a' * 32}.plan"
         made.rename(plans(tmp_path) / f"{version}.plan")
     again = at(1, "b", has_commit_id=False, is_newest=lambda: True)
-    with pytest.raises(holdfast.IllegalState, match=r"was put back to version 1.*remove 1\.plan"):
+    with pytest.raises(
+        holdfast.IllegalState, match=r"was put back.*of version 1 are.*remove 1\.plan"
+    ):
         sink_in(tmp_path).deliver(spark.range(7, 8), again)
     assert numbers(spark, tmp_path) == [0, 0, 1]
     if is_there:
@@ -96,7 +100,7 @@ def test_a_checkpoint_that_was_put_back_goes_on_and_an_overtaken_driver_does_not
     for version in range(1, 13):
         sink_in(tmp_path).deliver(spark.range(version, version + 1), at(version))
     # The state is back at version 1. Whether the sink has that one, nobody can tell any more.
-    with pytest.raises(holdfast.IllegalState, match=r"put back to version 1.*remove \*\.plan"):
+    with pytest.raises(holdfast.IllegalState, match=r"put back.*of version 1 are.*remove \*\.plan"):
         sink_in(tmp_path).deliver(spark.range(1, 2), at(1, is_newest=lambda: True))
     sink_in(tmp_path).deliver(spark.range(3, 4), at(3, is_newest=lambda: True))
     for version in (2, 3, 4):
@@ -106,6 +110,29 @@ def test_a_checkpoint_that_was_put_back_goes_on_and_an_overtaken_driver_does_not
     with pytest.raises(holdfast.IllegalState, match="comes too late"):
         sink_in(tmp_path).deliver(spark.range(9), at(5, "c", is_new=True))
     assert numbers(spark, tmp_path) == [*range(1, 13), 102, 103, 104]
+
+
+def test_rows_that_may_be_there_are_doubted_until_the_version_before_has_its_own_plan(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for version in range(1, 14):
+        sink_in(tmp_path).deliver(spark.range(version, version + 1), at(version))
+    # A batch that was planned before the run may be in the sink, under another commit id.
+    planned = at(2, "b", made_from="batch 1", parent_commit_id="0" * 32, is_newest=lambda: True)
+    with pytest.raises(holdfast.IllegalState, match=r"put back.*of version 2 are.*remove \*\.plan"):
+        sink_in(tmp_path).deliver(spark.range(2, 3), planned)
+    added = plans(tmp_path) / f"2.{'b' * 32}.plan"
+    added.write_text('{"files": {}}')
+    sink_in(tmp_path).deliver(spark.range(2, 3), planned)
+    # The plan that was added says nothing of the next batch, should that have been planned as well.
+    third = at(3, "b", made_from="batch 2", parent_commit_id="b" * 32, is_newest=lambda: True)
+    with pytest.raises(holdfast.IllegalState, match="of version 3 are"):
+        sink_in(tmp_path).deliver(spark.range(3, 4), third)
+    sink_in(tmp_path).deliver(spark.range(103, 104), replace(third, is_new=True))
+    # Behind a version with a plan of its own an ordinary restart is not asked about anything.
+    last = at(4, "b", made_from="batch 3", parent_commit_id="b" * 32, is_newest=lambda: True)
+    sink_in(tmp_path).deliver(spark.range(104, 105), last)
+    assert numbers(spark, tmp_path) == [*range(1, 14), 103, 104]
 
 
 # -- streams -------------------------------------------------------------------------------------
@@ -186,6 +213,41 @@ def test_a_checkpoint_put_back_from_an_older_copy_delivers_what_comes_then(
     assert stream.numbers == list(range(40))
     stream.run(4)
     assert stream.numbers == list(range(50))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_batch_planned_before_a_copy_that_is_too_old_is_asked_about(
+    spark: SparkSession, tmp_path: Path, is_there: bool
+) -> None:
+    stream = Stream(spark, tmp_path)
+    stream.run(0, ticks=False)
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "cp", copy)
+    stream.run(1, ticks=False)
+    for log in ("offsets", "sources/0"):  # the copy was made when Spark had planned the batch
+        for path in (tmp_path / "cp" / log).glob("*1*"):
+            shutil.copy(path, copy / log)
+    stream.run(*range(2, 13), ticks=False)
+    shutil.rmtree(tmp_path / "cp")
+    copy.rename(tmp_path / "cp")
+    for number in range(2, 13):
+        (tmp_path / "in" / f"{number}.json").unlink()
+    if not is_there:
+        for path in stream.out.glob("part-0000000001-*"):
+            path.unlink()
+    for _ in range(2):
+        with pytest.raises(holdfast.IllegalState, match=r"put back.*rows of version 2 are") as told:
+            stream.run(13, ticks=False)
+    folder = next((stream.out / "_holdfast").iterdir())
+    if is_there:
+        added = re.search(r"add (\S+) with the text (\{.*\})\.", str(told.value))
+        assert added is not None
+        (folder / added[1]).write_text(added[2])
+    else:
+        for path in folder.glob("*.plan"):
+            path.unlink()
+    stream.run(14, ticks=False)
+    assert stream.numbers == list(range(150))
 
 
 def test_a_checkpoint_of_an_earlier_release_goes_on_without_a_row_twice(

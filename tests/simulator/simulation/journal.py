@@ -179,6 +179,13 @@ class Journal:
             version = version.parent
         return version
 
+    def is_in_files(self, commit_id: str) -> bool:
+        """Whether a file sink has the rows of a version, by itself or by a twin that was lost."""
+        version = self._find(commit_id)
+        assert version is not None
+        same = [version, *self._twins(version)]
+        return any(each.manifest.commit_id in self._delivered for each in same)
+
     # -- looking at what is there --------------------------------------------------------------
 
     def check_state(self) -> None:

@@ -19,6 +19,7 @@ from holdfast.spark.interop import hadoop, jvm
 from holdfast.spark.pipeline import event_times
 from holdfast.spark.running import active, loop, query, spark_query, ticks
 from holdfast.spark.sinks import files as filesink
+from holdfast.spark.sinks import plans
 from holdfast.spark.state import stored
 from holdfast.streams import outbox, process
 from holdfast.streams.stores import open_providers
@@ -39,6 +40,8 @@ from simulation.threads import (
 
 CHECKPOINT, OUT = "/cp", "/out"
 STATE = f"{CHECKPOINT}/holdfast"
+KEPT_PLANS = 3
+"""Fewer than the product keeps: a run has not many versions."""
 _worlds = 0
 
 
@@ -180,6 +183,7 @@ def inhabited(world: World) -> Iterator[None]:
         (loop, "open_storage", storage),
         (loop, "uuid4", new_uuid),
         (filesink, "uuid4", new_uuid),
+        (plans, "_KEPT", KEPT_PLANS),
         (stored, "open_storage", storage),
         (task, "open_storage", storage),
         (outbox, "open_storage", storage),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -14,6 +15,7 @@ from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.pipeline.stages import QueryOutput
 from holdfast.spark.running.numbering import output_batch
 from holdfast.spark.sinks.sink import Sink
+from holdfast.spark.state.pairing import last_planned
 from holdfast.spark.view import StreamView
 from holdfast.streams.outbox import Emission, OutboxReader
 from holdfast.streams.output import StoredOutput
@@ -44,8 +46,11 @@ class Delivery:
         self._needs_partitions = sink.sees_partitions or not query_output.is_deterministic
         """Whether a version's rows have to come in the same partitions when they come again."""
         self.view: StreamView | None = None
-        self._made: int | None = None
-        """The version that this run has committed last."""
+        self._planned = last_planned(self._session, spec.checkpoint)
+        """The newest batch that a run before this one has planned: it may have delivered it, in a
+        version that went when the checkpoint was put back from a copy."""
+        self._new: int | None = None
+        """The version that this run has committed last, if nobody can have delivered its rows."""
         self._settled: int | None = None
         """The newest version that the sink is known to have, or that has nothing to deliver."""
 
@@ -55,9 +60,10 @@ class Delivery:
             self.note_settled(manifest.version)
         return self._settled != manifest.version
 
-    def note_committed(self, version: int) -> None:
+    def note_committed(self, version: int, facts: Mapping[str, Any] | None) -> None:
         """Take note of a version that this run has committed, and delivers next."""
-        self._made = version
+        was_planned = facts is not None and facts["id"] <= self._planned
+        self._new = None if was_planned else version
 
     def note_settled(self, version: int) -> None:
         """Take note of a version that the sink has, or that has nothing to deliver."""
@@ -79,7 +85,7 @@ class Delivery:
             rows = output_frames.at_hand(self._session, fresh)
         else:
             rows = output_frames.by_tasks(self._session, self._stored(manifest, before))
-        is_new = self._made == manifest.version
+        is_new = self._new == manifest.version
         batch = output_batch(manifest, before, self._storage, is_new=is_new)
         self._sink.deliver(self._query_output.output.fill(rows), batch)
         self.note_settled(manifest.version)

@@ -552,7 +552,7 @@ class VersionLoop:
         )
         self._lost = 0
         self._newest_at_ms, self._base = before_ms, base
-        self._delivery.note_committed(self.manifest.version)
+        self._delivery.note_committed(self.manifest.version, facts)
         between = (result.emitted.path for found in results.values() for result in found)
         old = {part["path"] for part in base.outbox}.union(filter(None, between))
         for path in old.difference(part.path for part in emitted):

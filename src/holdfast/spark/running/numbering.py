@@ -93,7 +93,7 @@ def output_batch(
     *,
     is_new: bool,
 ) -> OutputBatch:
-    """What a sink is told of a version; `is_new` where this run has committed it."""
+    """What a sink is told of a version; `is_new` where nobody can have delivered its rows."""
     numbers = Numbering.of(manifest)
     return OutputBatch(
         version=manifest.version,
@@ -103,6 +103,7 @@ def output_batch(
         made_from=_made_from(manifest, before),
         has_commit_id=manifest.numbering is not None,
         is_new=is_new,
+        parent_commit_id=manifest.parent_commit_id,
         is_newest=lambda: _is_newest(VersionLog(storage, Runtime.system()), manifest),
     )
 

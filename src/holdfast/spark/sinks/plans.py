@@ -25,12 +25,14 @@ class FilePlan:
 
     files: Mapping[str, str]
     made_from: str | None = None
+    commit_id: str | None = None
+    """None where it was not made by delivering that version."""
 
     @classmethod
     def parse(cls, text: str) -> FilePlan:
         """What `Plans.create` wrote."""
         body = json.loads(text)
-        return cls(body["files"], body.get("made_from"))
+        return cls(body["files"], body.get("made_from"), body.get("commit_id"))
 
 
 class Plans:
@@ -64,7 +66,7 @@ class Plans:
                 raise self._doubt(batch, f"{batch.version}.plan")
             return self._read(_name(batch.version, None))
         self._check_not_overtaken(batch, newest)
-        if not batch.is_new and batch.version <= newest - _KEPT:
+        if batch.version <= newest - _KEPT and not batch.is_new and not self._has_before(batch):
             raise self._doubt(batch, "*.plan")
         return None
 
@@ -83,12 +85,13 @@ class Plans:
         }
         path = f"{self.folder}/{_name(batch.version, batch.commit_id)}"
         if hadoop.create_if_absent(self._session, path, json.dumps(body, sort_keys=True)):
-            return FilePlan(files, batch.made_from)
+            return FilePlan(files, batch.made_from, batch.commit_id)
         return None
 
     def tidy(self, version: int, plan: FilePlan) -> None:
         """Remove what was written aside, also by deliveries that crashed, and old plans."""
         own = {source.partition("/")[0] for source in plan.files}
+        over: list[tuple[int, str]] = []
         for name in hadoop.list_names(self._session, self.folder):
             if match := _PLAN.fullmatch(name):
                 is_over = int(match["version"]) <= version - _KEPT
@@ -97,7 +100,9 @@ class Plans:
             else:
                 continue
             if is_over:
-                hadoop.delete(self._session, f"{self.folder}/{name}")
+                over.append((int(match["version"]), name))
+        for _, name in sorted(over):
+            hadoop.delete(self._session, f"{self.folder}/{name}")
 
     def _listed(self) -> set[tuple[int, str | None]]:
         found = map(_PLAN.fullmatch, hadoop.list_names(self._session, self.folder))
@@ -106,6 +111,17 @@ class Plans:
     def _read(self, name: str) -> FilePlan | None:
         text = hadoop.read_text(self._session, f"{self.folder}/{name}")
         return None if text is None else FilePlan.parse(text)
+
+    def _has_before(self, batch: OutputBatch) -> bool:
+        """Whether the plan of the version before is there: then this one's would be as well.
+
+        Plans go from the oldest on. One that a person has added says nothing of later versions.
+        """
+        commit_id = batch.parent_commit_id
+        if commit_id is None:
+            return False
+        plan = self._read(_name(batch.version - 1, commit_id))
+        return plan is not None and plan.commit_id == commit_id
 
     def _check_not_overtaken(self, batch: OutputBatch, newest: int) -> None:
         """Refuse a version after a later one, unless the state says that it is the newest.
@@ -121,10 +137,10 @@ class Plans:
 
     def _doubt(self, batch: OutputBatch, plans: str) -> IllegalState:
         return IllegalState(
-            f"The checkpoint was put back to version {batch.version}, and {self.folder} does not "
-            "say whether that version's rows are in the sink. If they are missing, remove "
-            f"{plans} there; if they are there, add {_name(batch.version, batch.commit_id)} with "
-            'the text {"files": {}}.'
+            f"The checkpoint was put back, and {self.folder} does not say whether the rows of "
+            f"version {batch.version} are in the sink. If they are missing, remove {plans} there; "
+            f"if they are there, add {_name(batch.version, batch.commit_id)} with the text "
+            '{"files": {}}.'
         )
 
 

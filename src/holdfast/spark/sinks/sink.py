@@ -32,7 +32,10 @@ class OutputBatch:
     has_commit_id: bool = True
     """Whether it was committed by a release that leaves commit ids with sinks."""
     is_new: bool = False
-    """Whether this run has committed it: nobody can have delivered it before."""
+    """Whether nobody can have delivered its rows before: this run has committed it, of a batch
+    that was not planned before this run."""
+    parent_commit_id: str | None = None
+    """That of the version before."""
     is_newest: Callable[[], bool] = field(default=lambda: False, compare=False, repr=False)
     """Asks the state whether it is still the newest version."""
 

@@ -102,6 +102,12 @@ def note_pair(session: SparkSession, checkpoint: str, manifest: Manifest) -> Non
     hadoop.create_if_absent(session, f"{checkpoint}/{_NOTE}", f"{manifest.scope.get('id', '')}\n")
 
 
+def last_planned(session: SparkSession, checkpoint: str) -> int:
+    """The newest batch in Spark's offset log, -1 if there is none."""
+    names = hadoop.list_names(session, f"{checkpoint}/offsets")
+    return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
 def check_next_batch(
     last: Mapping[str, Any] | None, batch: Mapping[str, Any], checkpoint: str, root: str
 ) -> bool:

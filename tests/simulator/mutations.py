@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -55,6 +55,9 @@ MUTATIONS: dict[tuple[str, Theme], list[Patch]] = {
     ("a failed query commits a tick", Theme.SINKS): [
         (ticks, "is_idle", _is_idle_by_flags),
         (StatefulQuery, "_is_over", _ENDED_ONLY),
+    ],
+    ("a function that stops its query waits for itself", Theme.SINKS): [
+        (StatefulQuery, "_making", lambda self: nullcontext()),
     ],
     ("who continues is raced for", Theme.DUEL): [
         (Claims, "take", lambda self: None),

@@ -28,6 +28,16 @@ class Cancelled(Py4JJavaError):
         return str(self.args[0])
 
 
+class Interrupted(Py4JJavaError):
+    """What a call raises that waits in Spark's thread when its query is stopped."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "java.lang.InterruptedException")
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class Frame(DataFrame):
     """Rows in partitions, computed whenever they are asked for."""
 

@@ -35,6 +35,8 @@ _DOUBT = re.compile(
     r"(?P<plan>\d+\.(?P<commit>\w+)\.plan) with the text (?P<text>\{.*\})\."
 )
 _MOST_DOUBTS = 3
+_STOPS = 0.05
+"""How often a function of the user's stops its query."""
 _EXPECTED = (HoldfastError, StreamingQueryException, OSError, RuntimeError)
 """What a run may end with where storage, sinks or another driver get in its way."""
 
@@ -140,6 +142,7 @@ class Scenario:
             return {
                 Event.SWITCH: one_of((0.01, 0.05, 0.3)),
                 Event.SINK_FAILS: fails, Event.SINK_FAILS_LATE: fails_late,
+                Event.SINK_STOPS: _STOPS,
             }  # fmt: skip
         return {
             Event.SWITCH: one_of((0.0, 0.01, 0.05, 0.3)),
@@ -150,6 +153,7 @@ class Scenario:
             Event.CLOCK: one_of((0.0, 0.002)),
             Event.SINK_FAILS: one_of((0.0, 0.1, 0.3)),
             Event.SINK_FAILS_LATE: one_of((0.0, 0.1)),
+            Event.SINK_STOPS: _STOPS,
         }
 
     def settle(self, error: BaseException | None) -> bool:
@@ -281,12 +285,12 @@ class Scenario:
 
     def _run_query(self, driver: Driver) -> None:
         application = driver.application
-        application.run = Run()
+        application.run, application.stop_query = Run(), None
         sink = RecordingFiles(application) if self.into_files else RecordingFunction(application)
         query = StatefulQuery(self._spec(application, driver.trigger), sink)
         try:
             query.start()
-            driver.query = query
+            driver.query, application.stop_query = query, query.stop
             for _ in range(driver.polls):
                 query.processAllAvailable()
             query.awaitTermination()

@@ -17,18 +17,19 @@ class SinkFailure(RuntimeError):
 
 
 @contextmanager
-def failing(application: Application) -> Iterator[None]:
-    """Have a sink fail at times, before it has taken rows or after that."""
-    event = application.world.scheduler.step("sink", Event.SINK_FAILS, Event.SINK_FAILS_LATE)
+def failing(application: Application, *more: Event) -> Iterator[Event]:
+    """Have a sink fail at times, before it has taken rows or after that; `more` are returned."""
+    events = (Event.SINK_FAILS, Event.SINK_FAILS_LATE, *more)
+    event = application.world.scheduler.step("sink", *events)
     if event is Event.SINK_FAILS:
         raise SinkFailure("The sink failed on purpose.")
-    yield
+    yield event
     if event is Event.SINK_FAILS_LATE:
         raise SinkFailure("The sink failed on purpose, after it had taken the rows.")
 
 
 class RecordingFunction(FunctionSink):
-    """A function that tells the journal what it got, and fails at times."""
+    """A function that tells the journal what it got, fails at times, or stops its query."""
 
     def __init__(self, application: Application) -> None:
         super().__init__(self._take)
@@ -44,8 +45,10 @@ class RecordingFunction(FunctionSink):
         application, batch = self._application, self._batch
         application.job("rows of the sink")
         rows = frame.rows()
-        with failing(application):
+        with failing(application, Event.SINK_STOPS) as event:
             application.world.journal.got(application, batch, rows)
+            if event is Event.SINK_STOPS and application.stop_query is not None:
+                application.stop_query()
 
 
 class RecordingFiles(FileSink):

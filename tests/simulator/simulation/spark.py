@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import StreamingQueryException
 
 from holdfast.spark.interop.event_times import EventTimeStats
-from simulation.frames import Cancelled, Frame
+from simulation.frames import Cancelled, Frame, Interrupted
 from simulation.operators import DELAY_MS, INPUT
 from simulation.threads import Actor
 
@@ -276,8 +276,9 @@ class ModelQuery:
     def stop(self) -> None:
         self._scheduler.step("stop")
         self._is_stopping = True
-        if not self.is_current:
-            self._scheduler.wait_for(lambda: self._is_over)
+        if self.is_current:  # a function that Spark's own thread calls: it would wait for itself
+            raise Interrupted
+        self._scheduler.wait_for(lambda: self._is_over)
 
 
 def end_of(text: str | None) -> int:

@@ -36,6 +36,7 @@ class Event(IntEnum):
     CLOCK = 6
     SINK_FAILS = 7
     SINK_FAILS_LATE = 8
+    SINK_STOPS = 9
 
 
 class Process:

@@ -91,6 +91,8 @@ class Application(Process):
         self.holdings = OpenProviders(lambda: world.scheduler.now_ms / 1000)
         self.query: ModelQuery | None = None
         self.run = Run()
+        self.stop_query: Callable[[], None] | None = None
+        """Stops the query that the user has started, once there is one."""
 
     def _created(self, path: str, data: bytes) -> None:
         self.world.journal.created(self, path, data)

@@ -62,7 +62,7 @@ class Bench:
             for mode in MODES[:: -1 if number % 2 else 1]:
                 db = stores[mode]
 
-                def work(db: holdfast.Database = db, batch: pa.Table = batch) -> None:
+                def work(db: holdfast.VersionedStore = db, batch: pa.Table = batch) -> None:
                     with db.update() as store:
                         store.update_many(batch, add_one)
 

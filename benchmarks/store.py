@@ -70,14 +70,14 @@ def some_numbers(rng: np.random.Generator, size: int, below: int) -> np.ndarray:
     return rng.permutation(drawn)[:size]
 
 
-def snapshot(db: holdfast.Database) -> None:
+def snapshot(db: holdfast.VersionedStore) -> None:
     """Merge everything and have the next version start from it."""
     db.maintain(snapshot=True)
     with db.update():
         pass
 
 
-def loaded(folder: Path, count: int, keys: Keys, kind: str) -> holdfast.Database:
+def loaded(folder: Path, count: int, keys: Keys, kind: str) -> holdfast.VersionedStore:
     db = holdfast.open(folder, key=f"k {kind}", value="v long", conf=CONF)
     for start in range(0, count, MILLION):
         numbers = np.arange(start, min(start + MILLION, count))
@@ -89,7 +89,7 @@ def loaded(folder: Path, count: int, keys: Keys, kind: str) -> holdfast.Database
     return db
 
 
-def one_batch(db: holdfast.Database, batch: pa.Table) -> float:
+def one_batch(db: holdfast.VersionedStore, batch: pa.Table) -> float:
     def work() -> None:
         with db.update() as store:
             store.update_many(batch, add_one)
@@ -99,7 +99,7 @@ def one_batch(db: holdfast.Database, batch: pa.Table) -> float:
 
 def read_modify_write(
     report: Report, folder: Path, keys: Keys, kind: str, count: int, size: int, bar: float
-) -> tuple[holdfast.Database, float]:
+) -> tuple[holdfast.VersionedStore, float]:
     """Rows a second on a fresh snapshot and behind ten deltas, medians of three rounds."""
     rng = np.random.default_rng(7)
     db = loaded(folder, count, keys, kind)
@@ -144,7 +144,7 @@ def against_peers(report: Report, folder: Path, count: int, size: int, ours: flo
     report.add("Holdfast against the best durable peer", ours / best, "times", at_least=5)
 
 
-def single_calls(report: Report, db: holdfast.Database, count: int) -> None:
+def single_calls(report: Report, db: holdfast.VersionedStore, count: int) -> None:
     """Opening, eviction, one cold get, the row API; on the store `read_modify_write` left."""
     root = db.root
     snapshot(db)

@@ -21,6 +21,7 @@ if sys.platform == "win32":
         "Linux, macOS or WSL."
     )
 
+from holdfast.deprecation import moved_names
 from holdfast.errors import (
     ArithmeticOverflow,
     Closed,
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from holdfast.reading import read_state as read
     from holdfast.registry import StateStores
     from holdfast.spark import addListener, removeListener, stateful
-    from holdfast.standalone import Database, VersionInfo
-    from holdfast.standalone import open_database as open  # noqa: A004 - the name is holdfast.open
+    from holdfast.standalone import VersionedStore, VersionInfo
+    from holdfast.standalone import open_versioned_store as open  # noqa: A004 - the name is holdfast.open
     from holdfast.store import (
         ReadStateStore,
         RowPair,
@@ -59,7 +60,6 @@ __all__ = [
     "Closed",
     "Conflict",
     "Corruption",
-    "Database",
     "HoldfastError",
     "IllegalState",
     "InvalidArgument",
@@ -77,6 +77,7 @@ __all__ = [
     "Unavailable",
     "VersionInfo",
     "VersionNotFound",
+    "VersionedStore",
     "addListener",
     "open",
     "read",
@@ -85,7 +86,6 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Database": "standalone",
     "LiveState": "reading",
     "ReadStateStore": "store",
     "RowPair": "store",
@@ -96,21 +96,25 @@ _LAZY = {
     "StateStoreProvider": "store",
     "StateStores": "registry",
     "VersionInfo": "standalone",
+    "VersionedStore": "standalone",
     "addListener": "spark",
-    "open": "standalone:open_database",
+    "open": "standalone:open_versioned_store",
     "read": "reading:read_state",
     "removeListener": "spark",
     "stateful": "spark",
 }
 
 
-def __getattr__(name: str) -> Any:
+def _loaded(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     module, _, attribute = _LAZY[name].partition(":")
     found = getattr(importlib.import_module(f"holdfast.{module}"), attribute or name)
     globals()[name] = found
     return found
+
+
+__getattr__ = moved_names(__name__, {"Database": "holdfast:VersionedStore"}, _loaded)
 
 
 def __dir__() -> list[str]:

@@ -3,11 +3,11 @@
 from holdfast.deprecation import moved_names
 
 __getattr__ = moved_names(__name__, {
-    "Database": "holdfast.standalone",
+    "Database": "holdfast.standalone:VersionedStore",
     "VersionInfo": "holdfast.standalone",
     "PartitionedReader": "holdfast.standalone",
     "PartitionedStore": "holdfast.standalone",
-    "open_database": "holdfast.standalone",
+    "open_database": "holdfast.standalone:open_versioned_store",
     "open_on": "holdfast.standalone",
     "Copied": "holdfast.admin:CopyResult",
     "Copying": "holdfast.admin:CopyJob",

@@ -37,8 +37,8 @@ CONDITIONS: dict[str, tuple[str, str]] = {
         "`holdfast history ROOT` lists the versions that can be opened.",
     ),
     "STATE_STORE_CLOSED": (
-        "The store was aborted, or its provider or database is closed.",
-        "Ask the provider or database for a new store.",
+        "The store was aborted, or its provider or versioned store is closed.",
+        "Ask the provider or versioned store for a new store.",
     ),
     "STATE_STORE_INVALID_ARGUMENT": (
         "An argument cannot be right.",
@@ -152,7 +152,7 @@ class VersionNotFound(HoldfastError):
 
 
 class Closed(HoldfastError):
-    """The store, provider or database has been closed or aborted."""
+    """The store, provider or versioned store has been closed or aborted."""
 
     default_condition = "STATE_STORE_CLOSED"
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast
-from holdfast import Database
+from holdfast import VersionedStore
 from holdfast.engine.partition import columns, memtable, stack
 from holdfast.errors import InvalidArgument
 from holdfast.types import _batch, parse_schema
@@ -20,7 +20,9 @@ MOST = 4_000
 
 
 @pytest.fixture(params=[1, 3], ids=["one partition", "three partitions"])
-def db(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
+def db(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> VersionedStore:
     for module in (_batch, memtable, columns):
         monkeypatch.setattr(module, "MOST_COLUMN_BYTES", MOST)
     monkeypatch.setattr(stack, "PIECE_BYTES", MOST)
@@ -41,7 +43,7 @@ def state(reader: Any) -> dict[int, str]:
 
 
 def test_batch_beyond_one_column_is_put_in_parts_and_the_last_row_of_a_key_wins(
-    db: Database,
+    db: VersionedStore,
 ) -> None:
     rows = pa.concat_tables([table(range(300), "a"), table(range(200), "b")])
     expected = dict(zip(rows["k"].to_pylist(), rows["v"].to_pylist(), strict=True))
@@ -56,7 +58,7 @@ def test_batch_beyond_one_column_is_put_in_parts_and_the_last_row_of_a_key_wins(
     assert state(db) == {k: v for k, v in expected.items() if k < 100}
 
 
-def test_rows_beyond_one_column_are_committed(db: Database) -> None:
+def test_rows_beyond_one_column_are_committed(db: VersionedStore) -> None:
     expected = {n: str(n) * 10 for n in range(1_000)}
     with db.update() as store:
         for key, text in expected.items():
@@ -68,14 +70,14 @@ def test_rows_beyond_one_column_are_committed(db: Database) -> None:
     assert db.at(1).metrics.num_keys == 999
 
 
-def test_change_beyond_one_column_is_refused_with_what_to_do(db: Database) -> None:
+def test_change_beyond_one_column_is_refused_with_what_to_do(db: VersionedStore) -> None:
     with db.update() as store:
         with pytest.raises(InvalidArgument, match=r"'v'.*Split the batch"):
             store.update_many(table(range(600), "a" * 40), lambda rows, state: rows.select(["v"]))
         assert store.metrics.num_keys == 0
 
 
-def test_answer_beyond_one_column_is_refused_with_what_to_do(db: Database) -> None:
+def test_answer_beyond_one_column_is_refused_with_what_to_do(db: VersionedStore) -> None:
     with db.update() as store:
         store.put_many(table(range(300), "a" * 40))
     assert db.get_many(pa.table({"k": [5, 6]})).num_rows == 2
@@ -83,7 +85,7 @@ def test_answer_beyond_one_column_is_refused_with_what_to_do(db: Database) -> No
         db.get_many(pa.table({"k": [5] * 1_000}))
 
 
-def test_merges_are_cut_to_what_fits(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merges_are_cut_to_what_fits(db: VersionedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     merged: list[int] = []
     merge = stack.merge_rows
 

@@ -18,11 +18,16 @@ PATHS = [
     "holdfast.testing.faults.Fault",
 ]
 MOVED = {
+    "holdfast.Database": "holdfast.VersionedStore",
+    "holdfast.database.Database": "holdfast.standalone.VersionedStore",
+    "holdfast.database.open_database": "holdfast.standalone.open_versioned_store",
     "holdfast.database.plan_copy": "holdfast.admin.plan_copy",
     "holdfast.engine.versions.VersionLog": "holdfast.engine.versions.log.VersionLog",
     "holdfast.inspection.open_root": "holdfast.reading.open_root",
     "holdfast.inspection.verify": "holdfast.reading.verify",
     "holdfast.inspection.VersionInfo": "holdfast.reading.VersionDetails",
+    "holdfast.standalone.Database": "holdfast.standalone.VersionedStore",
+    "holdfast.standalone.open_database": "holdfast.standalone.open_versioned_store",
     "holdfast.stores.StateStores": "holdfast.registry.StateStores",
 }
 

@@ -8,12 +8,12 @@ import holdfast.testing
 
 def test_public_names_are_these_and_all_exist() -> None:
     assert sorted(holdfast.__all__) == [
-        "ArithmeticOverflow", "Closed", "Conflict", "Corruption", "DEFAULT_STORE_NAME", "Database",
+        "ArithmeticOverflow", "Closed", "Conflict", "Corruption", "DEFAULT_STORE_NAME",
         "HoldfastError",
         "IllegalState", "InvalidArgument", "LiveState", "ReadStateStore", "RowPair", "StateStore",
         "StateStoreConf", "StateStoreCustomMetric", "StateStoreId", "StateStoreMetrics",
         "StateStoreProvider", "StateStoreProviderId", "StateStores", "Unavailable",
-        "VersionInfo", "VersionNotFound", "addListener", "open", "read",
+        "VersionInfo", "VersionNotFound", "VersionedStore", "addListener", "open", "read",
         "removeListener", "stateful",
     ]  # fmt: skip
     assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)

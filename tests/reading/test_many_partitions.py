@@ -12,7 +12,7 @@ from holdfast.backends.memory import MemoryStorage
 from holdfast.engine.files import manifest as manifests
 from holdfast.engine.storage import Runtime
 from holdfast.standalone.opening import open_on
-from holdfast.standalone.versioned_store import Database
+from holdfast.standalone.versioned_store import VersionedStore
 
 
 class CountingStorage(MemoryStorage):
@@ -54,7 +54,7 @@ def filled(name: str, partitions: int) -> CountingStorage:
     return storage
 
 
-def opened(storage: CountingStorage, partitions: int | None = None) -> Database:
+def opened(storage: CountingStorage, partitions: int | None = None) -> VersionedStore:
     return open_on(storage, Runtime.system(), "k long", "v long", partitions=partitions)
 
 

@@ -154,7 +154,7 @@ def store(cassandra: Cassandra, tmp_path: Path) -> Any:
     """Opens a store in Cassandra, with a view there, both with some options."""
     place = f"cassandra://{cassandra.address}/state"
 
-    def opened(name: str, options: dict[str, str]) -> holdfast.Database:
+    def opened(name: str, options: dict[str, str]) -> holdfast.VersionedStore:
         return holdfast.open(
             f"{place}/{name}", **TOTALS, options=options, view=f"{place}/{name}",
             view_options=options,

@@ -184,7 +184,7 @@ class InDynamoDb(ViewDatabase):
 
 def open_with_view(
     database: ViewDatabase, root: Path | str, table: str, **more: Any
-) -> holdfast.Database:
+) -> holdfast.VersionedStore:
     """A store of totals, or of what `more` says, with its view."""
     given = {**TOTALS, **more}
     return holdfast.open(
@@ -192,7 +192,7 @@ def open_with_view(
     )
 
 
-def put_totals(db: holdfast.Database, totals: dict[str | None, int | None]) -> None:
+def put_totals(db: holdfast.VersionedStore, totals: dict[str | None, int | None]) -> None:
     """Commit totals; users with None go."""
     with db.update() as store:
         for user, total in totals.items():

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import holdfast
-from holdfast import Database, StateStoreConf
+from holdfast import StateStoreConf, VersionedStore
 from holdfast.backends.local import LocalStorage
 from holdfast.errors import (
     Closed,
@@ -39,14 +39,14 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def db(root: Path, partitions: int) -> Iterator[Database]:
+def db(root: Path, partitions: int) -> Iterator[VersionedStore]:
     with holdfast.open(
         root, key="user string", value="total long", partitions=partitions
     ) as database:
         yield database
 
 
-def put(db: Database, **totals: int) -> int:
+def put(db: VersionedStore, **totals: int) -> int:
     with db.update() as store:
         for user, total in totals.items():
             store.put((user,), (total,))
@@ -58,7 +58,7 @@ def state(reader: Any) -> dict[str, int]:
     return dict(zip(rows["user"], rows["total"], strict=True))
 
 
-def test_session_of_the_issue_works(db: Database) -> None:
+def test_session_of_the_issue_works(db: VersionedStore) -> None:
     table = pa.table({"user": ["Ann", "Bob", "Ann"], "total": [1, 2, 3]})
     with db.update() as store:
         store.put(("Sankar",), (200,))
@@ -78,7 +78,7 @@ def test_session_of_the_issue_works(db: Database) -> None:
     assert [info.version for info in db.history()] == [1, 0]
 
 
-def test_update_commits_on_leaving_and_aborts_on_an_exception(db: Database) -> None:
+def test_update_commits_on_leaving_and_aborts_on_an_exception(db: VersionedStore) -> None:
     def fail() -> None:
         with db.update() as store:
             store.put(("a",), (2,))
@@ -94,7 +94,7 @@ def test_update_commits_on_leaving_and_aborts_on_an_exception(db: Database) -> N
     assert db.version == 2
 
 
-def test_update_may_be_committed_or_aborted_by_hand(db: Database) -> None:
+def test_update_may_be_committed_or_aborted_by_hand(db: VersionedStore) -> None:
     with db.update() as store:
         store.put(("a",), (1,))
         assert store.commit() == 1
@@ -105,7 +105,7 @@ def test_update_may_be_committed_or_aborted_by_hand(db: Database) -> None:
     assert (db.version, db.get(("a",))) == (1, (1,))
 
 
-def test_ended_update_takes_no_change(db: Database) -> None:
+def test_ended_update_takes_no_change(db: VersionedStore) -> None:
     committed, aborted = db.update(), db.update()
     committed.put(("a",), (1,))
     committed.commit()
@@ -126,7 +126,7 @@ def test_ended_update_takes_no_change(db: Database) -> None:
         aborted.get(("a",))
 
 
-def test_many_keys_find_their_partition_by_row_and_by_batch(db: Database) -> None:
+def test_many_keys_find_their_partition_by_row_and_by_batch(db: VersionedStore) -> None:
     users = [str(i) for i in range(500)]
     with db.update() as store:
         store.put_many(pa.table({"user": users, "total": range(500)}))
@@ -143,7 +143,7 @@ def test_many_keys_find_their_partition_by_row_and_by_batch(db: Database) -> Non
     assert found["_found"].to_pylist() == [user in users[:101] + users[200:] for user in asked]
 
 
-def test_scan_filters_and_picks_columns(db: Database) -> None:
+def test_scan_filters_and_picks_columns(db: VersionedStore) -> None:
     put(db, a=1, b=2, c=3)
     assert db.scan(["total"], pc.field("user") == "b").to_pydict() == {"total": [2]}
     assert db.scan(where=pc.field("total") > 9).num_rows == 0
@@ -151,7 +151,7 @@ def test_scan_filters_and_picks_columns(db: Database) -> None:
         db.scan(["nonsense"])
 
 
-def test_empty_store_and_empty_batch_are_fine(db: Database) -> None:
+def test_empty_store_and_empty_batch_are_fine(db: VersionedStore) -> None:
     assert db.version == 0
     assert db.scan().column_names == ["user", "total"]
     empty = pa.table({"user": pa.array([], pa.string()), "total": pa.array([], pa.int64())})
@@ -191,7 +191,7 @@ def test_prefixes_stay_together_in_one_partition(root: Path, partitions: int) ->
         assert found == [1, 5, 9, 13, 17]
 
 
-def test_old_versions_stay_as_they_were(db: Database) -> None:
+def test_old_versions_stay_as_they_were(db: VersionedStore) -> None:
     put(db, a=1)
     reader = db.at(1)
     put(db, a=2, b=2)
@@ -199,7 +199,7 @@ def test_old_versions_stay_as_they_were(db: Database) -> None:
     assert state(reader) == {"a": 1}
 
 
-def test_version_that_is_not_there_is_not_found(db: Database) -> None:
+def test_version_that_is_not_there_is_not_found(db: VersionedStore) -> None:
     for version in (1, 99):
         with pytest.raises(VersionNotFound):
             db.at(version)
@@ -240,7 +240,7 @@ def test_tags_name_versions_and_outlive_retention(root: Path, partitions: int) -
         assert db.get(("a",)) == (7,)
 
 
-def test_history_tells_keys_bytes_and_changes(db: Database) -> None:
+def test_history_tells_keys_bytes_and_changes(db: VersionedStore) -> None:
     put(db, a=1, b=2)
     put(db, b=3)
     newest, first, zero = db.history()
@@ -251,7 +251,7 @@ def test_history_tells_keys_bytes_and_changes(db: Database) -> None:
     assert newest.committed_at_ms >= first.committed_at_ms > 1_600_000_000_000
 
 
-def test_root_opens_again_without_schemas(db: Database, root: Path, partitions: int) -> None:
+def test_root_opens_again_without_schemas(db: VersionedStore, root: Path, partitions: int) -> None:
     put(db, a=1)
     db.close()
     with holdfast.open(root) as again:
@@ -282,7 +282,7 @@ def test_root_without_state_needs_schemas(root: Path) -> None:
     ],
 )
 def test_mismatch_with_the_stored_schema_is_readable(
-    db: Database, root: Path, other: dict[str, Any], words: list[str]
+    db: VersionedStore, root: Path, other: dict[str, Any], words: list[str]
 ) -> None:
     with pytest.raises(InvalidArgument) as caught:
         holdfast.open(root, **other)
@@ -303,7 +303,7 @@ def test_unknown_setting_is_refused_by_name(root: Path) -> None:
         holdfast.open(root, key="k int", value="v int", conf={"compresion": "lz4"})
 
 
-def test_closed_database_opens_nothing(db: Database) -> None:
+def test_closed_store_opens_nothing(db: VersionedStore) -> None:
     put(db, a=1)
     db.close()
     db.close()
@@ -316,7 +316,7 @@ def test_closed_database_opens_nothing(db: Database) -> None:
 
 
 def test_second_writer_of_a_version_gets_a_conflict_and_loses_only_its_update(
-    db: Database, root: Path
+    db: VersionedStore, root: Path
 ) -> None:
     put(db, a=1)
     with holdfast.open(root) as other:
@@ -337,7 +337,7 @@ def test_second_writer_of_a_version_gets_a_conflict_and_loses_only_its_update(
         assert state(other.at(3)) == {"a": 2, "b": 4}
 
 
-def test_conflict_on_leaving_the_block_is_raised(db: Database, root: Path) -> None:
+def test_conflict_on_leaving_the_block_is_raised(db: VersionedStore, root: Path) -> None:
     def lose() -> None:
         with db.update() as store:
             store.put(("a",), (1,))
@@ -350,7 +350,9 @@ def test_conflict_on_leaving_the_block_is_raised(db: Database, root: Path) -> No
     assert db.get(("a",)) == (2,)
 
 
-def test_handle_sees_others_versions_after_refresh_and_in_updates(db: Database, root: Path) -> None:
+def test_handle_sees_others_versions_after_refresh_and_in_updates(
+    db: VersionedStore, root: Path
+) -> None:
     with holdfast.open(root) as other:
         put(other, a=1)
         assert db.version == 0
@@ -364,7 +366,7 @@ def test_handle_sees_others_versions_after_refresh_and_in_updates(db: Database, 
 
 
 def test_commit_without_an_answer_can_be_tried_again_or_aborted_without_loss(
-    db: Database, root: Path, monkeypatch: pytest.MonkeyPatch
+    db: VersionedStore, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = LocalStorage.create_if_absent
 
@@ -414,7 +416,7 @@ def test_threads_race_and_each_version_has_one_winner(root: Path, partitions: in
         assert db.get(("n",)) == (db.version,)
 
 
-def test_partitions_commit_in_one_manifest(db: Database, root: Path) -> None:
+def test_partitions_commit_in_one_manifest(db: VersionedStore, root: Path) -> None:
     put(db, **{f"u{i}": i for i in range(30)})
     assert sorted(path.name for path in (root / "versions").iterdir()) == ["0", "1"]
     assert len(list((root / "packs").glob("*.pack"))) == 1
@@ -475,7 +477,7 @@ def test_foreign_files_in_a_root_disturb_nobody_and_stay(root: Path, partitions:
 
 
 def test_damaged_newest_manifest_stops_writers_until_it_is_moved_away(
-    db: Database, root: Path, caplog: pytest.LogCaptureFixture
+    db: VersionedStore, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(3):
         put(db, a=number)
@@ -509,10 +511,10 @@ def test_maintenance_runs_in_the_background_and_ends_with_close(root: Path) -> N
     assert threads() == before
 
 
-def test_text_forms_fit_a_line(db: Database, root: Path, partitions: int) -> None:
+def test_text_forms_fit_a_line(db: VersionedStore, root: Path, partitions: int) -> None:
     put(db, a=1)
     assert repr(db) == (
-        f"Database[{root}, version=1, partitions={partitions}, key=(user string), "
+        f"VersionedStore[{root}, version=1, partitions={partitions}, key=(user string), "
         "value=(total long)]"
     )
     assert repr(db.at(1)) == f"StateReader[version=1,dir={root}]"
@@ -527,7 +529,7 @@ def test_text_form_of_a_wide_schema_is_cut(tmp_path: Path) -> None:
         assert "column_59" in db._repr_html_()
 
 
-def test_notebook_form_is_a_table_with_escaped_text(db: Database) -> None:
+def test_notebook_form_is_a_table_with_escaped_text(db: VersionedStore) -> None:
     put(db, a=1, b=2)
     page = db._repr_html_()
     assert page.startswith("<table>")
@@ -574,13 +576,15 @@ def test_schemas_are_taken_as_arrow_and_json(tmp_path: Path) -> None:
         put(db, a=1)
 
 
-def test_commits_are_logged(db: Database, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_commits_are_logged(
+    db: VersionedStore, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, logger="holdfast"):
         put(db, a=1)
     assert f"Committed version 1 of {root}" in caplog.messages
 
 
-def test_rows_come_back_as_dicts_go_in(db: Database) -> None:
+def test_rows_come_back_as_dicts_go_in(db: VersionedStore) -> None:
     with db.update() as store:
         store.put({"user": "a"}, {"total": 1})
     assert db.get({"user": "a"}) == (1,)

@@ -18,7 +18,7 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.log import VersionLog
 from holdfast.ids import StateStoreId
-from holdfast.standalone import Database, open_on
+from holdfast.standalone import VersionedStore, open_on
 from holdfast.types import RowCodec, parse_schema
 
 Key = tuple[Any, ...]
@@ -161,13 +161,13 @@ class Standalone:
 
 
 class Facade:
-    """A database with two partitions, under the same verbs."""
+    """A versioned store with two partitions, under the same verbs."""
 
     name = "facade"
 
     def __init__(self, storage: Storage, time: FakeTime, conf: StateStoreConf) -> None:
         self.versions = VersionLog(storage, time.runtime())
-        self.database: Database = open_on(
+        self.database: VersionedStore = open_on(
             storage,
             time.runtime(),
             KEY,

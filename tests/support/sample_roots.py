@@ -19,9 +19,9 @@ from holdfast.types import parse_schema
 
 
 def shop(root: Path) -> Path:
-    """The shop of the guide as a database: four versions, two partitions, a tag on version 2.
+    """The shop of the guide in a versioned store: four versions, two partitions, a tag on 2.
 
-    Without second copies, as the other database here: what is damaged in tests shall be damage.
+    Without second copies, as the other store here: what is damaged in tests shall be damage.
     """
     conf = {"keep_copies": "off"}
     db = holdfast.open(root, key="user string", value="total long", partitions=2, conf=conf)
@@ -38,7 +38,7 @@ def shop(root: Path) -> Path:
 
 
 def merged_shop(root: Path) -> Path:
-    """A database of one partition whose newest version reads a snapshot with fallbacks."""
+    """A versioned store of one partition whose newest version reads a snapshot with fallbacks."""
     conf = {"pack_threshold_bytes": 0, "keep_copies": "off"}
     db = holdfast.open(root, key="user string", value="total long", conf=conf)
     for number in range(6):

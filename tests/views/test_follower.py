@@ -122,11 +122,11 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
     return kept
 
 
-def _open(root: Path, **more: Any) -> holdfast.Database:
+def _open(root: Path, **more: Any) -> holdfast.VersionedStore:
     return holdfast.open(root, **{**TOTALS, **more}, view="cassandra://host/keyspace/table")
 
 
-def _put(db: holdfast.Database, totals: dict[str | None, int | None]) -> None:
+def _put(db: holdfast.VersionedStore, totals: dict[str | None, int | None]) -> None:
     with db.update() as store:
         for user, total in totals.items():
             if total is None:

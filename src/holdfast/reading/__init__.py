@@ -6,7 +6,7 @@
     root.store().diff(1, 2).changes
     verify(root).problems
 
-A root is a database made by `holdfast.open`, the state of a query, or the folder of a provider
+A root is a store made by `holdfast.open`, the state of a query, or the folder of a provider
 used alone; `open_roots` also takes a folder that holds several of those.
 """
 

@@ -10,7 +10,7 @@ from holdfast.store import Row
 from holdfast.types import Schema
 
 RootKind = Literal["database", "query", "store"]
-"""A database made by `holdfast.open`; the state of a query; a provider's store on its own."""
+"""A store made by `holdfast.open`; the state of a query; a provider's store on its own."""
 
 ChangeKind = Literal["added", "changed", "removed"]
 

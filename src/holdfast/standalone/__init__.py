@@ -1,14 +1,20 @@
 """A store for people who just want one: open a root, update it, read any version of it."""
 
-from holdfast.standalone.opening import open_database, open_on
+from holdfast.deprecation import moved_names
+from holdfast.standalone.opening import open_on, open_versioned_store
 from holdfast.standalone.partitions import PartitionedReader, PartitionedStore
-from holdfast.standalone.versioned_store import Database, VersionInfo
+from holdfast.standalone.versioned_store import VersionedStore, VersionInfo
 
 __all__ = [
-    "Database",
+    "VersionedStore",
     "PartitionedReader",
     "PartitionedStore",
     "VersionInfo",
-    "open_database",
+    "open_versioned_store",
     "open_on",
 ]
+
+__getattr__ = moved_names(__name__, {
+    "Database": "holdfast.standalone:VersionedStore",
+    "open_database": "holdfast.standalone:open_versioned_store",
+})  # fmt: skip

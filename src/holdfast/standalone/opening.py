@@ -20,14 +20,14 @@ from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Conflict, InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.standalone.partitions import OPERATOR
-from holdfast.standalone.versioned_store import Database
+from holdfast.standalone.versioned_store import VersionedStore
 from holdfast.types import parse_schema
 from holdfast.views import ViewSchema, ViewSpec
 
 log = logging.getLogger(__name__)
 
 
-def open_database(
+def open_versioned_store(
     root: str | os.PathLike[str],
     key: Any = None,
     value: Any = None,
@@ -39,7 +39,7 @@ def open_database(
     options: Mapping[str, str] | None = None,
     view: str | None = None,
     view_options: Mapping[str, str] | None = None,
-) -> Database:
+) -> VersionedStore:
     """Open the store at `root`, making it when there is none.
 
     `key` and `value` are schemas: DDL text, a StructType or an Arrow schema. They are needed only
@@ -79,7 +79,7 @@ def open_on(
     options: Mapping[str, str] | None = None,
     view: str | None = None,
     view_options: Mapping[str, str] | None = None,
-) -> Database:
+) -> VersionedStore:
     """The same with storage, clocks and randomness handed in, for tests and simulations."""
     location = storage.location
     settings = conf if isinstance(conf, StateStoreConf) else StateStoreConf.of(conf or {})
@@ -94,7 +94,9 @@ def open_on(
         manifest, location, key, value, partitions, key_index_ordinal, num_cols_prefix_key
     )
     spec = None if view is None else _view_spec(view, view_options or {}, manifest, settings)
-    return Database(location, storage, versions, manifest, settings, options or {}, runtime, spec)
+    return VersionedStore(
+        location, storage, versions, manifest, settings, options or {}, runtime, spec
+    )
 
 
 def _view_spec(

@@ -1,4 +1,4 @@
-"""The open database: update, read, tag, look back."""
+"""The open store: update, read, tag, look back."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class VersionInfo:
     tags: tuple[str, ...] = ()
 
 
-class Database:
+class VersionedStore:
     """A root with one keyed store, dealt out to a number of partitions.
 
     Any number of readers may have it open, in any process; one writer at a time. A second writer
@@ -269,9 +269,9 @@ class Database:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed(f"The database {self.root} is closed; open it again.")
+            raise Closed(f"The store at {self.root} is closed; open it again.")
 
-    def __enter__(self) -> Database:
+    def __enter__(self) -> VersionedStore:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -279,7 +279,7 @@ class Database:
 
     def __repr__(self) -> str:
         return (
-            f"Database[{self.root}, version={self.version}, partitions={self.partitions}, "
+            f"VersionedStore[{self.root}, version={self.version}, partitions={self.partitions}, "
             f"key=({_cut(self.key_schema.ddl())}), value=({_cut(self.value_schema.ddl())})]"
         )
 

@@ -59,8 +59,9 @@ def errors_page() -> str:
 
 def settings_page() -> str:
     """Every setting with both of its names."""
-    from holdfast import conf
+    from holdfast import conf, schemes
 
+    reaching = [f"`{each.name}.…`" for each in schemes.SCHEMES if each.is_set_in_spark]
     lines = [
         "# Settings",
         "",
@@ -74,7 +75,7 @@ def settings_page() -> str:
         "A stream takes those of `spark.holdfast.` as options of its writer, too, by the name in",
         "the column *option* or by the whole one, in any case. An option goes before the session's",
         "setting, for its query alone. So do the options that say how a database is reached:",
-        "`cassandra.…` and `dynamodb.…` for a root, `view.…` for a view. An option that starts",
+        f"{' and '.join(reaching)} for a root, `view.…` for a view. An option that starts",
         "with `spark.holdfast.` and is no setting is refused; other names are the sink's.",
         "",
         "| setting | in Spark | option | type | default | what it does |",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+from holdfast import schemes
 from holdfast.errors import InvalidArgument
 
 log = logging.getLogger(__name__)
@@ -16,10 +17,6 @@ log = logging.getLogger(__name__)
 STATE_STORE_PREFIX = "spark.sql.streaming.stateStore."
 HOLDFAST_PREFIX = "spark.holdfast."
 VIEW_PREFIX = HOLDFAST_PREFIX + "view."
-_REACHING_PREFIXES = (
-    *(f"{HOLDFAST_PREFIX}{scheme}." for scheme in ("cassandra", "dynamodb")), VIEW_PREFIX
-)  # fmt: skip
-"""What settings start with that say how a database is reached; they are no settings of a store."""
 _OPTIONS_OF_SINKS = frozenset({"compression"})
 """Settings whose short names are options of Spark's sinks, and stay theirs."""
 _IGNORED_TOLD: set[str] = set()
@@ -219,6 +216,12 @@ _BY_OPTION = {
 }
 
 
+def _reaching_prefixes() -> tuple[str, ...]:
+    """What settings start with that say how a root or a view is reached. No store has them."""
+    names = (scheme.name for scheme in schemes.SCHEMES if scheme.is_set_in_spark)
+    return (*(f"{HOLDFAST_PREFIX}{name}." for name in names), VIEW_PREFIX)
+
+
 def setting_of_option(option: str) -> str | None:
     """The Spark name of the setting that an option of a stream's writer is; None if it is none.
 
@@ -228,7 +231,7 @@ def setting_of_option(option: str) -> str | None:
     name = option.lower()
     if name in _BY_OPTION:
         return _BY_OPTION[name]
-    for prefix in _REACHING_PREFIXES:
+    for prefix in _reaching_prefixes():
         for start in (prefix, prefix.removeprefix(HOLDFAST_PREFIX)):
             if name.startswith(start):
                 return prefix + option[len(start) :]
@@ -293,12 +296,13 @@ class StateStoreConf:
         is reached belong to its root.
         """
         entries = _entries(conf)
+        reaching = _reaching_prefixes()
         known: dict[str, Any] = {}
         ignored: list[str] = []
         for key, value in entries.items():
             if key in _BY_SPARK_NAME:
                 known[_BY_SPARK_NAME[key].name] = _BY_SPARK_NAME[key].parse(value)
-            elif key.startswith(_REACHING_PREFIXES):
+            elif key.startswith(reaching):
                 continue
             elif key.startswith(HOLDFAST_PREFIX):
                 raise _unknown(key)
@@ -345,7 +349,7 @@ def _unknown(key: str) -> InvalidArgument:
     ours = [name for name in _BY_SPARK_NAME if name.startswith(HOLDFAST_PREFIX)]
     return InvalidArgument(
         f"Unknown setting {key!r}. Known: {', '.join(ours)}, and what starts with "
-        f"{', '.join(_REACHING_PREFIXES)}.",
+        f"{', '.join(_reaching_prefixes())}.",
         condition="STATE_STORE_INVALID_SETTING",
     )
 

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from holdfast.schemes import remote_names
+
 CONDITIONS: dict[str, tuple[str, str]] = {
     "STATE_STORE_UNAVAILABLE": (
         "The storage under the root did not answer, or refused for now.",
@@ -70,7 +72,7 @@ CONDITIONS: dict[str, tuple[str, str]] = {
     ),
     "STATE_STORE_READ_ONLY": (
         "The root has no proven create-if-absent, so it can only be read.",
-        "Write to a local root, or to one on hdfs://, s3://, cassandra:// or dynamodb://.",
+        f"Write to a local root, or to one on {remote_names()}.",
     ),
     "STATE_STORE_ACCESS_DENIED": (
         "The storage refused: credentials are missing or wrong, or they lack a permission.",

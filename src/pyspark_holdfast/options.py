@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from holdfast import schemes
 from holdfast.errors import InvalidArgument
 
 _NAMES = (
     "path", "version", "operatorId", "storeName", "stateVarName", "readChangeFeed",
     "changeStartVersion", "changeEndVersion", "columns", "metadata",
     "pushFilters",
-)  # fmt: skip
-_STORAGE_NAMES = (
-    "endpoint_url", "key", "secret", "token", "region", "path_style",
-    "username", "password", "tls", "ca", "local_dc", "consistency",
 )  # fmt: skip
 _METADATA = {"true": "stores", "stores": "stores", "versions": "versions", "false": None}
 
@@ -39,7 +36,8 @@ class ReadOptions:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> ReadOptions:
         """The options of `spark.read`. Names are compared without case; others are refused."""
-        known = {name.lower() for name in (*_NAMES, *_STORAGE_NAMES)}
+        reaching = _reaching_names()
+        known = {name.lower() for name in (*_NAMES, *reaching)}
         found = {name.lower(): text.strip() for name, text in given.items()}
         if wrong := sorted(set(found) - known):
             raise InvalidArgument(f"holdfast has no option {wrong[0]!r}; it has {_listed()}.")
@@ -58,7 +56,7 @@ class ReadOptions:
             columns=_columns(found),
             metadata=_metadata(found),
             push_filters=_flag(found, "pushFilters"),
-            storage={name: found[name] for name in _STORAGE_NAMES if name in found},
+            storage={name: found[name] for name in reaching if name in found},
         )
         options._check_feed()
         return options
@@ -129,4 +127,9 @@ def _metadata(found: Mapping[str, str]) -> str | None:
 
 
 def _listed() -> str:
-    return ", ".join((*_NAMES, *_STORAGE_NAMES))
+    return ", ".join((*_NAMES, *_reaching_names()))
+
+
+def _reaching_names() -> tuple[str, ...]:
+    """The options that say how a root is reached, of all schemes."""
+    return tuple(dict.fromkeys(name for each in schemes.SCHEMES for name in each.options or ()))

@@ -16,9 +16,10 @@ import holdfast
 from holdfast import reading
 from holdfast.admin import plan_copy
 from holdfast.backends.local import LocalStorage
-from holdfast.backends.locations import DATABASE_SCHEMES, open_storage
+from holdfast.backends.locations import open_storage
 from holdfast.engine.storage import Storage
 from holdfast.errors import IllegalState
+from holdfast.schemes import scheme_of
 from holdfast.testing.faults import Crash, Fault, FaultyStorage, crash_at
 
 pytestmark = pytest.mark.services
@@ -114,9 +115,10 @@ def test_a_stream_goes_on_where_its_state_was_copied_to(
     copying = plan_copy(open_storage(tmp_path / "cp" / "holdfast"), open_storage(location, options))
     assert copying.run().versions == (0, 1, 2)
     expected = write_batches(tmp_path / "in", 4)
-    scheme = location.partition("://")[0]
-    settings = {f"spark.holdfast.{scheme}.{name}": text for name, text in options.items()}
-    for name, text in settings.items() if scheme in DATABASE_SCHEMES else ():
+    scheme = scheme_of(location)
+    assert scheme is not None
+    settings = {f"spark.holdfast.{scheme.name}.{name}": text for name, text in options.items()}
+    for name, text in settings.items() if scheme.is_set_in_spark else ():
         spark.conf.set(name, text)
     try:
         run(spark, tmp_path / "in", str(tmp_path / "cp"), stateLocation=location)

@@ -19,10 +19,10 @@ from holdfast.engine.files.manifest import Manifest, decode
 from holdfast.engine.storage import BlobNotFound, Storage
 from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
 from holdfast.reading.root import NEWEST
+from holdfast.schemes import Scheme, scheme_of
 
 RANGE = ".."
 _MARK_FORMAT = 1
-_CASSANDRA_PORT = "9042"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +104,13 @@ def read_mark(storage: Storage) -> Mark | None:
 
 def way_out(location: str) -> str:
     """What to do about a place with a copy that nobody can finish."""
-    scheme, _, rest = location.partition("://")
-    if scheme == "cassandra":
-        return "Name another place; nothing else in that keyspace minds what is left there."
-    prefix, _, folder = rest.partition("/")[2].partition("/")
-    if scheme == "dynamodb" and not folder:
-        return f"Drop the table {prefix}-holdfast, or name another place."
-    if scheme == "dynamodb":
-        return f"Name another place; nothing else in the table {prefix}-holdfast minds it."
-    return "Remove it, or name another place."
+    scheme = scheme_of(location)
+    if scheme is None:
+        return Scheme.remains
+    path = location.partition("://")[2].partition("/")[2]
+    name, _, folder = path.partition("/")
+    text = (folder and scheme.remains_below) or scheme.remains
+    return text.format(name=name)
 
 
 def take_turn(storage: Storage, mark: Mark) -> int | None:
@@ -195,18 +193,19 @@ def check_places(source: Storage, target: Storage) -> None:
 
 def _plain(location: str) -> str:
     """A location in which one place has one name."""
-    scheme, separator, rest = location.partition("://")
+    written, separator, rest = location.partition("://")
     if not separator:
         return os.path.realpath(location)
-    if scheme == "cassandra":
+    scheme = scheme_of(location)
+    if scheme is not None and scheme.port:
         netloc, _, path = rest.partition("/")
-        rest = f"{_plain_hosts(netloc)}/{path}"
-    return f"{'s3' if scheme == 's3a' else scheme}://{rest.rstrip('/')}"
+        rest = f"{_plain_hosts(netloc, str(scheme.port))}/{path}"
+    return f"{written if scheme is None else scheme.name}://{rest.rstrip('/')}"
 
 
-def _plain_hosts(netloc: str) -> str:
+def _plain_hosts(netloc: str, default: str) -> str:
     """The hosts of a cluster in one order, with the port they have where none is named."""
     hosts, _, port = netloc.rpartition(":")
     if not port.isdigit():
-        hosts, port = netloc, _CASSANDRA_PORT
+        hosts, port = netloc, default
     return f"{','.join(sorted(hosts.lower().split(',')))}:{port}"

@@ -41,6 +41,7 @@ from holdfast.clients.dynamodb import (
 from holdfast.clients.retrying import Retrier
 from holdfast.conf import StateStoreConf
 from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
+from holdfast.schemes import DYNAMODB
 
 T = TypeVar("T")
 Item = dict[str, dict[str, Any]]
@@ -67,9 +68,7 @@ class DynamoDbStorage(ChunkedStorage):
         parts = urlsplit(location)
         prefix, _, folder = parts.path.strip("/").partition("/")
         if not (parts.netloc and prefix):
-            raise InvalidArgument(
-                f"{location} is not complete: write dynamodb://region/table-prefix."
-            )
+            raise InvalidArgument(f"{location} is not complete: write {DYNAMODB.form}.")
         if not _PREFIX.fullmatch(prefix):
             raise InvalidArgument(
                 f"{prefix!r} cannot begin the name of a table: take up to 200 letters, digits, "

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from holdfast.engine.storage import BlobInfo, BlobNotFound, BlobWriter, Storage
 from holdfast.errors import IllegalState, InvalidArgument, Unavailable
+from holdfast.schemes import remote_names
 
 
 class FsspecStorage(Storage):
@@ -85,8 +86,7 @@ class FsspecStorage(Storage):
         scheme = self._location.partition("://")[0]
         raise IllegalState(
             f"{self._location} can only be read: {scheme!r} has no proven way to create a file "
-            "exactly once. Write to a local root, or to one on hdfs://, s3://, cassandra:// or "
-            "dynamodb://.",
+            f"exactly once. Write to a local root, or to one on {remote_names()}.",
             condition="STATE_STORE_READ_ONLY",
         )
 

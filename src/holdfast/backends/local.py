@@ -13,13 +13,16 @@ import secrets
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 
+from holdfast.conf import StateStoreConf
 from holdfast.engine.storage import BlobInfo, BlobNotFound, BlobWriter, Storage, TooLarge
 from holdfast.errors import Unavailable
+from holdfast.schemes import name_in
 
 TEMPORARY_PREFIX = ".tmp-"
 _DIRECTORY_MODE = 0o750
@@ -38,6 +41,12 @@ class LocalStorage(Storage):
 
     def __init__(self, root: str | Path) -> None:
         self._root = os.path.abspath(root)
+
+    @classmethod
+    def at(cls, location: str, options: Mapping[str, str], conf: StateStoreConf) -> LocalStorage:
+        """That at a path or a `file:` URI; neither options nor settings change it."""
+        is_path = name_in(location) == ""
+        return cls(Path(location).expanduser() if is_path else _path_of(location))
 
     @property
     def location(self) -> str:
@@ -133,6 +142,17 @@ class LocalStorage(Storage):
 
     def _absolute(self, path: str) -> str:
         return os.path.join(self._root, path) if path else self._root
+
+
+def _path_of(location: str) -> str:
+    """The path of a `file:` URI, with what a URI would take for a query or a fragment.
+
+    Spark writes such a location without escapes: a folder whose name has a `%` is taken as it is.
+    """
+    path = location.partition(":")[2]
+    if path.startswith("//"):
+        path = "/" + path[2:].partition("/")[2]
+    return path if os.path.exists(path) else unquote(path)
 
 
 class _LocalWriter(BlobWriter):

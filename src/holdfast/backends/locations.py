@@ -5,32 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
+from operator import attrgetter
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from holdfast.backends.cache import cached
 from holdfast.backends.fsspec import FsspecStorage
-from holdfast.backends.local import LocalStorage
-from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.engine.storage import Storage
 from holdfast.errors import InvalidArgument
-
-S3_SCHEMES = ("s3", "s3a")
-DATABASE_SCHEMES = ("cassandra", "dynamodb")
-_REMOTE = {
-    "hdfs": ("hdfs", "hdfs_native", "holdfast.backends.hdfs", "HdfsStorage"),
-    **dict.fromkeys(S3_SCHEMES, ("s3", "boto3", "holdfast.backends.s3", "S3Storage")),
-    "cassandra": ("cassandra", "cassandra", "holdfast.backends.cassandra", "CassandraStorage"),
-    "dynamodb": ("dynamodb", "boto3", "holdfast.backends.dynamodb", "DynamoDbStorage"),
-}
-"""By scheme the extra with the client, the client's module, and the storage over it."""
-_SECRETS = {
-    "cassandra": "HOLDFAST_CASSANDRA_USERNAME and HOLDFAST_CASSANDRA_PASSWORD",
-    "dynamodb": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-}
-"""By scheme of a database the variables that say who asks."""
+from holdfast.schemes import Scheme, scheme_of
 
 
 def open_storage(
@@ -46,24 +29,12 @@ def open_storage(
     """
     text = os.fspath(location)
     scheme = scheme_of(text)
-    if scheme in DATABASE_SCHEMES:
+    if scheme is None:
+        return FsspecStorage(text, dict(options or {}))
+    if scheme.is_database:
         check_database_address(text)
-    if scheme == "":
-        return LocalStorage(Path(text).expanduser())
-    if scheme in ("file", "local"):
-        return LocalStorage(_path_of(text))
-    if scheme == "memory":
-        return MemoryStorage.named(text.removeprefix("memory://").strip("/"))
-    if scheme in _REMOTE:
-        remote: Storage = class_over(scheme, *_REMOTE[scheme])(text, options or {}, conf)
-        return cached(remote, conf)
-    return FsspecStorage(text, dict(options or {}))
-
-
-def scheme_of(location: str) -> str:
-    """The scheme of a root, "" for a path."""
-    is_uri = "://" in location or location.startswith("file:")
-    return urlsplit(location).scheme if is_uri else ""
+    storage: Storage = loaded(scheme, scheme.storage)(text, options or {}, conf)
+    return cached(storage, conf) if scheme.is_remote else storage
 
 
 def check_database_address(location: str) -> None:
@@ -73,7 +44,8 @@ def check_database_address(location: str) -> None:
     The former is not shown: a password may have any character in it, so that no part is safe.
     """
     if "@" in location:
-        variables = _SECRETS.get(scheme_of(location), "variables of the environment")
+        scheme = scheme_of(location)
+        variables = Scheme.credentials if scheme is None else scheme.credentials
         raise InvalidArgument(
             "A name, a password or keys do not belong into an address, which is shown and kept: "
             f"give them as options, or as {variables}. Without them an address has no '@'."
@@ -85,26 +57,17 @@ def check_database_address(location: str) -> None:
         )
 
 
-def _path_of(location: str) -> str:
-    """The path of a `file:` URI, with what a URI would take for a query or a fragment.
-
-    Spark writes such a location without escapes: a folder whose name has a `%` is taken as it is.
-    """
-    path = location.partition(":")[2]
-    if path.startswith("//"):
-        path = "/" + path[2:].partition("/")[2]
-    return path if os.path.exists(path) else unquote(path)
-
-
-def class_over(scheme: str, extra: str, client: str, module: str, name: str) -> Any:
-    """A class that needs a client's package. Where that is missing, InvalidArgument names `extra`,
-    which brings it.
+def loaded(scheme: Scheme, path: str) -> Any:
+    """What `path` in a scheme's record names. Raises InvalidArgument where the client is missing,
+    and names the extra that brings it.
     """
     try:
-        import_module(client)
+        if scheme.client is not None:
+            import_module(scheme.client)
     except ImportError as error:
         raise InvalidArgument(
-            f"{scheme}:// needs the package {client}, which is not installed: "
-            f'pip install "holdfast[{extra}]"'
+            f"{scheme.name}:// needs the package {scheme.package}, which is not installed: "
+            f'pip install "holdfast[{scheme.extra}]"'
         ) from error
-    return getattr(import_module(module), name)
+    module, _, name = path.partition(":")
+    return attrgetter(name)(import_module(module))

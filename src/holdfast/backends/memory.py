@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 import pyarrow as pa
 
+from holdfast.conf import StateStoreConf
 from holdfast.engine.storage import BlobInfo, BlobNotFound, BlobWriter, Storage
 
 _ROOTS: dict[str, MemoryStorage] = {}
@@ -25,6 +27,11 @@ class MemoryStorage(Storage):
         """The process-wide storage of that name, made on first use."""
         with _ROOTS_LOCK:
             return _ROOTS.setdefault(name, cls(name))
+
+    @classmethod
+    def at(cls, location: str, options: Mapping[str, str], conf: StateStoreConf) -> MemoryStorage:
+        """That of a `memory://name`; neither options nor settings change it."""
+        return cls.named(location.removeprefix("memory://").strip("/"))
 
     @classmethod
     def forget(cls, name: str) -> None:

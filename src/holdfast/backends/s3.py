@@ -42,6 +42,7 @@ from holdfast.engine.storage import (
     TooLarge,
 )
 from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
+from holdfast.schemes import S3
 
 T = TypeVar("T")
 _PART_BYTES = 8 << 20
@@ -62,6 +63,7 @@ _BUSY = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestTime
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(AwsOptions):
+    scheme = S3
     whose = "A root on S3"
 
     region: str | None = None
@@ -85,7 +87,7 @@ class S3Storage(Storage):
         self.bucket, _, below = rest.partition("/")
         self._prefix = below.strip("/")
         if not self.bucket or not {"?", "#"}.isdisjoint(self.bucket):
-            raise InvalidArgument(f"The root {location} names no bucket: write s3://bucket/folder.")
+            raise InvalidArgument(f"The root {location} names no bucket: write {S3.form}.")
         self._location = f"{scheme}://{self.bucket}/{self._prefix}".rstrip("/")
         self._options = _Options.of(options or {})
         self._limit_ms = conf.retry_timeout_ms

@@ -10,7 +10,7 @@ import typer
 
 from holdfast import reading
 from holdfast.admin import plan_copy
-from holdfast.backends.locations import open_storage, scheme_of
+from holdfast.backends.locations import open_storage
 from holdfast.cli.as_json import JsonOutput
 from holdfast.cli.console import ConsoleOutput
 from holdfast.cli.doctor import examine
@@ -19,6 +19,7 @@ from holdfast.cli.output import Output
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.reading import InspectedStore, Root
 from holdfast.reading.cells import parse_json_row, parse_row
+from holdfast.schemes import scheme_of
 from holdfast.store import Row
 from holdfast.types import RowCodec
 
@@ -180,7 +181,7 @@ def copy(
     output: Output, source: str, target: str, wanted: list[str], dry_run: bool, yes: bool
 ) -> Exit:
     """Copy versions from one root to another."""
-    if scheme_of(target) == "memory":
+    if (scheme := scheme_of(target)) is not None and not scheme.is_lasting:
         raise InvalidArgument(
             f"{target} would be in the memory of this command and end with it. Name a place that "
             "stays."

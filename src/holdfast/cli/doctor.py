@@ -14,6 +14,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
+from holdfast import schemes
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.locations import open_storage
 from holdfast.cli.output import Check, Status
@@ -21,10 +22,6 @@ from holdfast.engine.storage import Storage
 from holdfast.errors import HoldfastError
 
 JAVA_NEEDED = 17
-_EXTRAS = {
-    "hdfs": "hdfs-native", "s3": "boto3", "cassandra": "cassandra-driver", "dynamodb": "boto3",
-    "sql": "duckdb", "web": "starlette",
-}  # fmt: skip
 _FOLDER = "holdfast-doctor"
 _RACES, _RACERS = 25, 8
 
@@ -131,7 +128,8 @@ def _python_at(command: str) -> tuple[str | None, str]:
 
 
 def _extras() -> Check:
-    versions = {extra: _version(package) for extra, package in _EXTRAS.items()}
+    packages = {each.extra: each.package for each in schemes.SCHEMES if each.extra and each.package}
+    versions = {extra: _version(name) for extra, name in {**packages, "sql": "duckdb"}.items()}
     have = [extra for extra, version in versions.items() if version is not None]
     lack = [extra for extra, version in versions.items() if version is None]
     found = f"installed: {', '.join(have) or 'none'}"
@@ -150,7 +148,7 @@ def _root(location: str) -> Iterator[Check]:
         yield _readable(storage)
         yield Check(
             "create-if-absent", "note", "not proven for this scheme: the root can only be read",
-            "Write to a local root, or to hdfs://, s3://, cassandra:// or dynamodb://",
+            f"Write to a local root, or to {schemes.remote_names()}",
         )  # fmt: skip
         return
     if isinstance(storage, LocalStorage) and os.path.isfile(storage.location):

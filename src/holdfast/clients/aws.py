@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any
 
 import boto3
 from botocore.config import Config
@@ -22,33 +21,19 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 
-from holdfast.errors import InvalidArgument
+from holdfast.clients.options import ClientOptions
 
 _CONNECT_S, _READ_S = 10, 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class AwsOptions:
+class AwsOptions(ClientOptions):
     """How a service is reached; what is None comes from boto3's usual places."""
 
-    whose: ClassVar[str]
-    """Who has these options, as a refusal says it, and what more it says."""
-    hint: ClassVar[str] = ""
-
     endpoint_url: str | None = None
-    key: str | None = field(default=None, repr=False)
-    secret: str | None = field(default=None, repr=False)
-    token: str | None = field(default=None, repr=False)
-
-    @classmethod
-    def of(cls, given: Mapping[str, str]) -> Self:
-        """Refuses an unknown name, without its value."""
-        names = [each.name for each in fields(cls)]
-        if unknown := sorted(set(given) - set(names)):
-            raise InvalidArgument(
-                f"{cls.whose} has no option {unknown[0]!r}; it has {', '.join(names)}.{cls.hint}"
-            )
-        return cls(**given)
+    key: str | None = None
+    secret: str | None = None
+    token: str | None = None
 
 
 def new_client(

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 from urllib.parse import urlsplit
 from weakref import WeakSet
@@ -41,7 +41,9 @@ from cassandra.policies import (
 from cassandra.protocol import ErrorMessage
 from cassandra.protocol import RequestValidationException as InvalidMessage
 
+from holdfast.clients.options import ClientOptions
 from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
+from holdfast.schemes import CASSANDRA
 
 ENVIRONMENT = "HOLDFAST_CASSANDRA_"
 """What the variables are called that stand in for options, before the option's name."""
@@ -52,7 +54,6 @@ CONSISTENCIES = {
     "quorum": (ConsistencyLevel.QUORUM, ConsistencyLevel.SERIAL),
 }
 """By the option's value the level of reads and writes, and that of what Paxos decides."""
-_PORT = 9042
 _TOO_MANY_TOMBSTONES = 1
 """Why a node failed to read, in Cassandra's protocol."""
 _CONNECT_S, _REQUEST_S, _RECONNECT_S = 10.0, 30.0, 0.5
@@ -74,18 +75,19 @@ class CassandraAddress:
         parts = urlsplit(location)
         keyspace, _, path = parts.path.strip("/").partition("/")
         if not (parts.netloc and keyspace and path):
-            raise InvalidArgument(
-                f"{location} is not complete: write cassandra://host:port/keyspace/name."
-            )
+            raise InvalidArgument(f"{location} is not complete: write {CASSANDRA.form}.")
         return cls(parts.netloc, keyspace, path)
 
 
-@dataclass(frozen=True)
-class CassandraOptions:
+@dataclass(frozen=True, kw_only=True)
+class CassandraOptions(ClientOptions):
     """How a cluster is reached; what is not given comes from the environment."""
 
+    scheme = CASSANDRA
+    whose = "Cassandra"
+
     username: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password: str | None = None
     tls: str | None = None
     ca: str | None = None
     local_dc: str | None = None
@@ -95,12 +97,8 @@ class CassandraOptions:
     def of(cls, given: Mapping[str, str]) -> Self:
         """Refuses an unknown name and a value that does not fit, without showing values."""
         names = [each.name for each in fields(cls)]
-        if unknown := sorted(set(given) - set(names)):
-            raise InvalidArgument(
-                f"Cassandra has no option {unknown[0]!r} here; it has {', '.join(names)}."
-            )
         around = {name: os.environ.get(ENVIRONMENT + name.upper()) for name in names}
-        options = cls(**{**{name: text for name, text in around.items() if text}, **given})
+        options = super().of({**{name: text for name, text in around.items() if text}, **given})
         if options.consistency.lower() not in CONSISTENCIES:
             raise InvalidArgument(f"The option consistency is one of {', '.join(CONSISTENCIES)}.")
         if (options.tls or "true").lower() not in ("true", "false"):
@@ -267,7 +265,7 @@ def _hosts(netloc: str) -> tuple[list[str], int]:
         raise InvalidArgument(
             f"{netloc!r} has to be hosts that listen on one port: write host1,host2:9042."
         )
-    return hosts, ports.pop() if ports else _PORT
+    return hosts, ports.pop() if ports else CASSANDRA.port
 
 
 def _tls(options: CassandraOptions) -> ssl.SSLContext | None:

@@ -28,6 +28,7 @@ from holdfast.clients.aws import (
 )
 from holdfast.clients.retrying import Retrier, retried
 from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
+from holdfast.schemes import DYNAMODB
 
 T = TypeVar("T")
 IN_FLIGHT = 32
@@ -56,6 +57,7 @@ IN_USE = "ResourceInUseException"
 class DynamoDbOptions(AwsOptions):
     """How DynamoDB is reached."""
 
+    scheme = DYNAMODB
     whose = "DynamoDB"
     hint = " The region is in the address."
 
@@ -74,7 +76,7 @@ class DynamoDbAddress:
         name = parts.path.strip("/")
         if not parts.netloc or not name or "/" in name:
             raise InvalidArgument(
-                "A place in DynamoDB is dynamodb://region/name, without keys: those are options."
+                f"A place in DynamoDB is {DYNAMODB.view_form}, without keys: those are options."
             )
         if not _TABLE.fullmatch(name):
             raise InvalidArgument(

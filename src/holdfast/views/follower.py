@@ -10,7 +10,8 @@ from operator import add
 
 import pyarrow as pa
 
-from holdfast.backends.locations import check_database_address, class_over, scheme_of
+from holdfast import schemes
+from holdfast.backends.locations import check_database_address, loaded
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.partition.stack import Bounds
 from holdfast.engine.statestore import EngineReadStateStore
@@ -18,24 +19,17 @@ from holdfast.errors import InvalidArgument, VersionNotFound
 from holdfast.views.view import BegunVersion, ChangeCounts, View, ViewProgress, ViewSpec
 
 log = logging.getLogger(__name__)
-_KINDS = {
-    "cassandra": ("cassandra", "cassandra", "holdfast.views.cassandra.view", "CassandraView"),
-    "dynamodb": ("dynamodb", "boto3", "holdfast.views.dynamodb.view", "DynamoDbView"),
-}
-"""By scheme the extra with the client, the client's module, and the view over it."""
 _ANOTHER = "where that is another one now: it went back, and went on."
 
 
 def open_view(spec: ViewSpec) -> View:
     """The view at a place. Raises InvalidArgument for a scheme that has no views."""
     check_database_address(spec.location)
-    scheme = scheme_of(spec.location)
-    if scheme not in _KINDS:
-        raise InvalidArgument(
-            "A view is at cassandra://host:port/keyspace/table or dynamodb://region/table, not at "
-            f"{spec.location!r}."
-        )
-    view: View = class_over(scheme, *_KINDS[scheme])(spec)
+    scheme = schemes.scheme_of(spec.location)
+    if scheme is None or scheme.view is None:
+        forms = [each.view_form for each in schemes.SCHEMES if each.view is not None]
+        raise InvalidArgument(f"A view is at {schemes.in_words(forms)}, not at {spec.location!r}.")
+    view: View = loaded(scheme, scheme.view)(spec)
     return view
 
 

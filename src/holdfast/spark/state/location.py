@@ -15,25 +15,15 @@ from urllib.parse import quote, urlsplit
 from pyspark.sql import SparkSession
 
 from holdfast.backends.local import LocalStorage
-from holdfast.backends.locations import DATABASE_SCHEMES, S3_SCHEMES, scheme_of
 from holdfast.conf import HOLDFAST_PREFIX, settings_below
 from holdfast.engine.files.filenames import PLACE, STATE_FOLDER
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.errors import InvalidArgument
+from holdfast.schemes import MEMORY, scheme_of
 from holdfast.spark.interop import hadoop
 
 _SHARED_MEMORY = Path("/dev/shm")
 """Memory that all processes of the host share."""
-
-_S3_SETTINGS = {
-    "endpoint_url": "endpoint",
-    "region": "endpoint.region",
-    "path_style": "path.style.access",
-    "key": "access.key",
-    "secret": "secret.key",
-    "token": "session.token",
-}
-"""Options of a root on S3, and what Hadoop calls them after `fs.s3a.`."""
 _AMAZON = "s3.amazonaws.com"
 
 _LOCAL_MASTER = re.compile(r"local(\[.*\])?")
@@ -44,11 +34,11 @@ def state_root(session: SparkSession, checkpoint: str, wanted: str | None) -> st
 
     Paths mean what they mean to Spark: without a scheme they lie on the default file system.
     """
-    if wanted is not None and wanted.startswith("memory://"):
+    scheme = None if wanted is None else scheme_of(wanted)
+    if wanted is not None and scheme is MEMORY:
         return _in_memory(session, wanted)
-    if wanted is not None and scheme_of(wanted) in (*S3_SCHEMES, *DATABASE_SCHEMES):
-        # It names everything; Spark may have no file system for it.
-        return wanted.rstrip("/")
+    if wanted is not None and scheme is not None and scheme.is_complete:
+        return wanted.rstrip("/")  # Spark may have no file system for it
     qualified = hadoop.qualified(session, wanted or f"{checkpoint}/{STATE_FOLDER}")
     return hadoop.local_path(qualified) or qualified
 
@@ -61,15 +51,23 @@ def storage_options(
 
     What they leave out comes from where the clients look in each process.
     """
-    if (scheme := scheme_of(root)) in DATABASE_SCHEMES:
-        return settings_below(f"{HOLDFAST_PREFIX}{scheme}.", settings)
-    if scheme not in S3_SCHEMES:
+    scheme = scheme_of(root)
+    if scheme is None:
         return {}
+    if scheme.is_set_in_spark:
+        return settings_below(f"{HOLDFAST_PREFIX}{scheme.name}.", settings)
+    return _hadoop_options(session, root, scheme.hadoop) if scheme.hadoop else {}
+
+
+def _hadoop_options(
+    session: SparkSession, root: str, settings: Mapping[str, str]
+) -> dict[str, str]:
+    """What Hadoop's settings for S3 say, those for the bucket of `root` before all others."""
     bucket = urlsplit(root).netloc
     found = {
         name: hadoop.setting(session, f"fs.s3a.bucket.{bucket}.{setting}")
         or hadoop.setting(session, f"fs.s3a.{setting}")
-        for name, setting in _S3_SETTINGS.items()
+        for name, setting in settings.items()
     }
     options = {name: value for name, value in found.items() if value}
     if options.get("endpoint_url") == _AMAZON:

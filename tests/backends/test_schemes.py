@@ -29,12 +29,15 @@ from holdfast.conf import StateStoreConf, setting_of_option
 from holdfast.engine.storage import Storage
 from holdfast.errors import CONDITIONS, InvalidArgument
 from holdfast.schemes import SCHEMES, Scheme, scheme_of
+from holdfast.spark.interop import hadoop
+from holdfast.spark.state import location
 from holdfast.testing.faults import FaultyStorage
 from holdfast.types import parse_schema
 from holdfast.views import View, ViewSchema, ViewSpec, open_view
 from pyspark_holdfast.options import ReadOptions
 
 SECRET = "hunter2"
+NO_SESSION: Any = None
 ROOT = Path(__file__).parents[2]
 GUIDE, VIEWS, SETTINGS = (
     (ROOT / "docs" / page).read_text() for page in ("guide.md", "views.md", "settings.md")
@@ -146,6 +149,25 @@ def test_a_stream_takes_the_options_from_its_settings_or_from_hadoop(scheme: Sch
             StateStoreConf.from_spark({name: "x"})
 
 
+@by_name(list(SCHEMES))
+def test_tasks_of_a_stream_get_the_options(scheme: Scheme, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {name: f"<{name}>" for name in scheme.options or ()}
+    asked = {f"fs.s3a.{theirs}": given[ours] for ours, theirs in scheme.hadoop.items()}
+    monkeypatch.setattr(hadoop, "setting", lambda session, name: asked.get(name))
+    settings = {f"spark.holdfast.{scheme.name}.{name}": text for name, text in given.items()}
+    found = location.storage_options(NO_SESSION, scheme.form, settings)
+    if scheme.hadoop:
+        given["endpoint_url"] = f"https://{given['endpoint_url']}"
+    assert found == given
+
+
+@by_name([scheme for scheme in SCHEMES if scheme.is_complete])
+def test_a_stream_takes_a_complete_address_as_it_is(scheme: Scheme) -> None:
+    for name in scheme.names:
+        wanted = f"{name}://{scheme.form.partition('://')[2]}"
+        assert location.state_root(NO_SESSION, "checkpoint", f"{wanted}/") == wanted
+
+
 @by_name(DATABASES)
 def test_an_address_in_a_database_holds_no_secret(scheme: Scheme) -> None:
     with pytest.raises(InvalidArgument) as refused:
@@ -186,9 +208,9 @@ def test_a_copy_knows_one_place_by_all_its_names(scheme: Scheme) -> None:
 
 @by_name(list(SCHEMES))
 def test_a_copy_that_nobody_can_finish_has_a_way_out(scheme: Scheme) -> None:
-    for location in (scheme.form, f"{scheme.form}/below/it"):
-        assert re.search(r"\b[Nn]ame another place", way_out(location))
-        assert "{" not in way_out(location)
+    for place in (scheme.form, f"{scheme.form}/below/it"):
+        assert re.search(r"\b[Nn]ame another place", way_out(place))
+        assert "{" not in way_out(place)
 
 
 @by_name(REMOTE)
@@ -263,6 +285,8 @@ def test_one_record_makes_a_line_of_doctor_and_settings_of_a_stream(
     assert setting_of_option("vault.pin") == "spark.holdfast.vault.pin"
     assert StateStoreConf.from_spark({"spark.holdfast.vault.pin": "1"}) == StateStoreConf()
     assert schemes.remote_names().endswith("or vault://")
+    settings = {"spark.holdfast.vault.pin": "1", "spark.holdfast.other.pin": "2"}
+    assert location.storage_options(NO_SESSION, "vault://host/z", settings) == {"pin": "1"}
 
 
 @pytest.mark.usefixtures("_made_up")

@@ -17,7 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from typer.testing import CliRunner
 
 import holdfast
-from holdfast import reading
+from holdfast import cli, reading
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.cli import app
@@ -485,6 +485,7 @@ def test_completion_can_be_shown_and_completes_commands_and_options() -> None:
 def test_without_arguments_the_help_is_printed() -> None:
     done = CliRunner().invoke(app, [])
     assert all(command in done.output for command in COMMANDS)
+    assert f"holdfast {' | '.join(COMMANDS)}" in str(cli.__doc__)
 
 
 def test_real_process_ends_with_the_documented_code(shop: str, tmp_path: Path) -> None:

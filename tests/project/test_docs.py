@@ -46,6 +46,18 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert [target for target in local if not (page.parent / target).exists()] == []
 
 
+def test_every_decision_is_in_the_index_and_on_the_site() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index, site = (folder / "index.md").read_text(), (ROOT / "mkdocs.yml").read_text()
+    records = sorted(page for page in folder.glob("*.md") if page.name != "index.md")
+    for number, record in enumerate(records, 1):
+        heading, _, rest = record.read_text().partition("\n")
+        title = heading.removeprefix(f"# {number}. ")
+        status = rest.partition("**Status:** ")[2].partition("\n")[0]
+        assert f"| {number} | [{title}]({record.name}) | {status} |" in index
+        assert f"- decisions/{record.name}\n" in site
+
+
 @pytest.mark.parametrize(
     ("page", "sections"),
     [

@@ -1,6 +1,7 @@
-"""The command line: `holdfast ls | show | history | get | scan | diff | verify | doctor`.
+"""The command line: `holdfast ls | show | history | get | scan | diff | verify | copy | doctor`.
 
-It only reads, and starts neither Spark nor a JVM.
+`copy` writes to the place it copies to, and `doctor` tries a root with files that it removes again.
+The other commands only read. None starts Spark.
 """
 
 from holdfast.cli.app import app, main

@@ -9,10 +9,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sample_roots
+from command_line import fails, lines, run, run_json
 from fsspec.implementations.local import LocalFileSystem
 from typer.testing import CliRunner
 
@@ -33,31 +33,6 @@ COMMANDS = ("ls", "show", "history", "get", "scan", "diff", "verify", "copy", "d
 @pytest.fixture
 def shop(tmp_path: Path) -> str:
     return str(sample_roots.shop(tmp_path / "shop"))
-
-
-def run(*arguments: object, code: int = 0) -> str:
-    """What a command prints on stdout, once it ended with `code`."""
-    done = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
-    assert done.exit_code == code, f"{done.stdout}\n{done.stderr}\n{done.exception!r}"
-    return done.stdout
-
-
-def fails(*arguments: object, code: int) -> str:
-    """What a command prints on stderr, having printed nothing else and ended with `code`."""
-    done = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
-    assert (done.exit_code, done.stdout) == (code, ""), f"{done.stdout}\n{done.exception!r}"
-    return done.stderr
-
-
-def run_json(*arguments: object, code: int = 0) -> Any:
-    return json.loads(run(*arguments, "--json", code=code))
-
-
-def lines(text: str) -> list[str]:
-    """Lines as a person reads them: times replaced, runs of blanks made one."""
-    timed = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "TIME", text)
-    named = re.sub(r"[0-9a-f]{32}", "ID", timed)
-    return [" ".join(line.split()) for line in named.splitlines() if line.strip(" ─")]
 
 
 def holdfast_process(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from command_line import fails, lines, run, run_json
 from remotes import Remote
-from test_cli import fails, lines, run, run_json
 
 import holdfast
 from servers import DynamoDb

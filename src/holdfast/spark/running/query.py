@@ -31,7 +31,7 @@ from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.running.active import leave_place, take_place
 from holdfast.spark.running.failures import as_end, explained, unwrapped
 from holdfast.spark.running.loop import VersionLoop
-from holdfast.spark.running.spark_query import SparkQuery
+from holdfast.spark.running.spark_query import INTERRUPTED, BatchFunction, SparkQuery
 from holdfast.spark.running.ticks import Ticks
 from holdfast.spark.sinks.sink import Sink
 
@@ -43,12 +43,6 @@ _TAKEN_BATCH = re.compile(
 )
 """How Spark's logs of batches and files say that another driver has written to them."""
 _CANCELLED = re.compile("Interrupted|cancelled")
-_INTERRUPTED = (
-    "py4j.protocol.Py4JJavaError: An error occurred while calling a batch of a query that was "
-    "stopped: java.lang.InterruptedException"
-)
-"""What Spark takes for the end of a stopped query. It looks by a pattern for which a real error,
-with its Java stack, is so long that Spark's thread overflows its own."""
 
 
 class StatefulQuery:
@@ -71,6 +65,7 @@ class StatefulQuery:
             lambda: self._inner.status, lambda: self._is_over,
         )  # fmt: skip
         self._batch_waits = threading.Event()
+        self._batches = BatchFunction(self._on_batch)
         self._inner: SparkQuery
         self._offsets: str
         self._started = threading.Event()
@@ -122,7 +117,7 @@ class StatefulQuery:
     def _begin(self) -> StreamingQuery:
         """Start Spark's query."""
         writer = (
-            self._spec.source.writeStream.foreachBatch(self._on_batch)
+            self._spec.source.writeStream.foreachBatch(self._batches)
             .option("checkpointLocation", self._spec.checkpoint)
             .outputMode("append")
         )
@@ -156,6 +151,7 @@ class StatefulQuery:
         leave_place(self._place, self)
         if hasattr(self, "_inner"):
             self._inner.stop()
+        self._batches.release(self._batch_failure)
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         self._started.wait()
@@ -165,7 +161,7 @@ class StatefulQuery:
             except Exception as error:
                 interrupted = self._stopping and isinstance(error, Py4JJavaError)
                 if interrupted and _CANCELLED.search(str(error)):
-                    raise RuntimeError(_INTERRUPTED) from None
+                    raise RuntimeError(INTERRUPTED) from None
                 self._batch_failure = error
                 raise
 
@@ -180,7 +176,7 @@ class StatefulQuery:
         try:
             while not self._lock.acquire(timeout=_PAUSE_S):
                 if self._stopping and not self._inner.isActive:  # before that it would be a failure
-                    raise RuntimeError(_INTERRUPTED)
+                    raise RuntimeError(INTERRUPTED)
         finally:
             self._batch_waits.clear()
         try:
@@ -469,6 +465,7 @@ class StatefulQuery:
                 finally:
                     self._ended = True
                     leave_place(self._place, self)
+                    self._batches.release(self._batch_failure)
         self._watch.ended(self.exception())
 
     def _finish(self) -> None:

@@ -6,15 +6,53 @@ import logging
 import math
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
 _MOST_RESUMED = 5
 """An overtaken driver writes at most one entry to each of Spark's two logs before it stops."""
+
+
+INTERRUPTED = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling a batch of a query that was "
+    "stopped: java.lang.InterruptedException"
+)
+"""What Spark takes for the end of a stopped query. It looks by a pattern for which a real error,
+with its Java stack, is so long that Spark's thread overflows its own."""
+
+
+class BatchFunction:
+    """The function that Spark calls with each batch, until it is released.
+
+    Py4J keeps the function while the JVM has Spark's query, and the JVM keeps Spark's query while
+    Python has it. No garbage collector sees that circle: a function that still reached the query
+    after its end would keep both, and every plan they made, for as long as the driver lives.
+    """
+
+    def __init__(self, take: Callable[[DataFrame, int], None]) -> None:
+        self._take: Callable[[DataFrame, int], None] | None = take
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        take = self._take
+        if take is None:
+            raise RuntimeError(INTERRUPTED)
+        take(batch, batch_id)
+
+    def release(self, failure: BaseException | None) -> None:
+        """Let go of the query, whose batches are over, and of the frames of what ended it."""
+        self._take = None
+        seen: set[int] = set()
+        # PySpark's wrapper of this function keeps the error, its traceback the query.
+        while failure is not None and id(failure) not in seen:
+            seen.add(id(failure))
+            traceback.clear_frames(failure.__traceback__)
+            failure = failure.__cause__ or failure.__context__
 
 
 class SparkQuery:

@@ -1,0 +1,59 @@
+"""A query that is over leaves nothing in memory: a driver may run one after another for months."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from waiting import until
+
+from holdfast import stateful
+
+pytestmark = pytest.mark.spark
+
+
+def run(spark: SparkSession, folder: Path, ending: str) -> tuple[weakref.ref[Any], Any]:
+    """Run a query to its end; weak references to it, in Python and in the JVM."""
+
+    def deliver(rows: DataFrame, number: int) -> None:
+        if ending == "its sink raises":
+            raise OSError("the sink is full")
+
+    query = (
+        stateful(spark.readStream.schema("k string").json(str(folder / "in"))).groupBy("k").count()
+        .writeStream.outputMode("update").foreachBatch(deliver)
+        .option("checkpointLocation", str(folder / "cp"))
+        .start()
+    )  # fmt: skip
+    execution = query._inner.current._jsq.streamingQuery()
+    jvm: Any = spark._jvm
+    in_jvm = jvm.java.lang.ref.WeakReference(execution)
+    if ending == "its sink raises":
+        with pytest.raises(Exception, match="the sink is full"):
+            query.awaitTermination(240)
+        assert "the sink is full" in str(query.exception())
+    else:
+        query.processAllAvailable()
+        query.stop()
+    return weakref.ref(query), in_jvm
+
+
+@pytest.mark.parametrize("ending", ["it is stopped", "its sink raises"])
+def test_a_query_that_is_over_is_forgotten_by_python_and_by_the_jvm(
+    spark: SparkSession, tmp_path: Path, ending: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text(json.dumps({"k": "a"}) + "\n")
+    in_python, in_jvm = run(spark, tmp_path, ending)
+
+    def is_forgotten() -> bool:
+        gc.collect()
+        spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]
+        return in_python() is None and in_jvm.get() is None
+
+    until(is_forgotten)

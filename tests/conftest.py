@@ -19,6 +19,8 @@ pytest_plugins = ["soak_report"]
 # A busy machine is no failure; pytest's own timeout catches what hangs.
 settings.register_profile("holdfast", deadline=None)
 settings.load_profile("holdfast")
+_SUPPORT = str(Path(__file__).parent / "support")
+"""Where the JVM finds warm_workers; processes that tests start do not."""
 _CLASSES = Path(sys.prefix, "spark-classes.jsa")
 """What dev/archive_classes.py has written; a JVM that cannot use it ignores it."""
 _ARCHIVE = (f"-XX:SharedArchiveFile={_CLASSES}", "-Xlog:cds=off")
@@ -53,6 +55,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
         "spark.log.level": "ERROR",
         # A stop that waits for a batch that hangs fails, with the stack of the batch.
         "spark.sql.streaming.stopTimeout": "240s",
+        "spark.python.daemon.module": "warm_workers",
     }
     if any(item.path.parent.name == "services" for item in request.session.items):
         settings["spark.jars"] = ",".join(map(str, connector_jars()))
@@ -64,7 +67,9 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         send = _closing_what_is_cut_off(ClientServerConnection.send_command)
         patch.setattr(ClientServerConnection, "send_command", send)
-        session = builder.getOrCreate()
+        with pytest.MonkeyPatch.context() as launch:
+            launch.setenv("PYTHONPATH", _SUPPORT, prepend=os.pathsep)
+            session = builder.getOrCreate()
         yield session
         session.stop()
 

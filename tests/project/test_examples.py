@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT
+from scripts import Scripts
 
 import totals_service
 
@@ -46,6 +48,14 @@ def left_in(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name != "artifacts"]
 
 
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
+    """Runs examples in one process, since what most of them take is the start of the JVM."""
+    running = Scripts(tmp_path_factory.mktemp("cwd"), tmp_path_factory.mktemp("log"))
+    yield running
+    running.close()
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs_and_leaves_nothing_behind(example: Path, tmp_path: Path) -> None:
     assert run(example, tmp_path)
@@ -53,9 +63,9 @@ def test_example_runs_and_leaves_nothing_behind(example: Path, tmp_path: Path) -
 
 
 @pytest.mark.any_spark
-def test_continuous_profit_is_that_of_the_worked_example(tmp_path: Path) -> None:
-    shown = run(ROOT / "examples" / "continuous_profit.py", tmp_path)
-    assert left_in(tmp_path) == []
+def test_continuous_profit_is_that_of_the_worked_example(scripts: Scripts) -> None:
+    shown = scripts.run(ROOT / "examples" / "continuous_profit.py")
+    assert left_in(scripts.cwd) == []
     profits = [
         [line.split("|")[2].strip() for line in batch.splitlines() if line.startswith("|{")]
         for batch in shown.split("Batch: ")[1:]
@@ -65,9 +75,9 @@ def test_continuous_profit_is_that_of_the_worked_example(tmp_path: Path) -> None
 
 
 @pytest.mark.any_spark
-def test_weekly_spending_shows_what_closes_and_what_stays(tmp_path: Path) -> None:
-    shown = run(ROOT / "examples" / "weekly_spending.py", tmp_path)
-    assert left_in(tmp_path) == []
+def test_weekly_spending_shows_what_closes_and_what_stays(scripts: Scripts) -> None:
+    shown = scripts.run(ROOT / "examples" / "weekly_spending.py")
+    assert left_in(scripts.cwd) == []
     assert shown.splitlines() == [
         "Sankar spends 200 on 20-04-2020",
         "  state:  16-04..23-04 Sankar 200",
@@ -82,9 +92,9 @@ def test_weekly_spending_shows_what_closes_and_what_stays(tmp_path: Path) -> Non
     ]
 
 
-def test_weekly_purchases_shows_what_leaves_one_by_one(tmp_path: Path) -> None:
-    shown = run(ROOT / "examples" / "weekly_purchases.py", tmp_path)
-    assert left_in(tmp_path) == []
+def test_weekly_purchases_shows_what_leaves_one_by_one(scripts: Scripts) -> None:
+    shown = scripts.run(ROOT / "examples" / "weekly_purchases.py")
+    assert left_in(scripts.cwd) == []
     assert [line for line in shown.splitlines() if line.startswith("  state")] == [
         "  state: Sankar 200 until 20-04",
         "  state: Jade 800 until 18-04, Sankar 200 until 20-04",
@@ -93,9 +103,9 @@ def test_weekly_purchases_shows_what_leaves_one_by_one(tmp_path: Path) -> None:
     ]
 
 
-def test_fraud_detection_blocks_the_stolen_card(tmp_path: Path) -> None:
-    shown = run(ROOT / "examples" / "fraud_detection.py", tmp_path)
-    assert left_in(tmp_path) == []
+def test_fraud_detection_blocks_the_stolen_card(scripts: Scripts) -> None:
+    shown = scripts.run(ROOT / "examples" / "fraud_detection.py")
+    assert left_in(scripts.cwd) == []
     assert shown.splitlines() == [
         "4000 alert: 900.00",
         "4000 alert: 700.00",
@@ -143,15 +153,15 @@ def code_cells(notebook: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs_cell_by_cell(notebook: Path, tmp_path: Path) -> None:
-    # In a process of its own, as it stops the session it starts.
+def test_notebook_runs_cell_by_cell(notebook: Path, tmp_path: Path, scripts: Scripts) -> None:
+    # In another process, as it stops the session it starts.
     script = tmp_path / "notebook.py"
     cells = code_cells(notebook)
     lines = [f"exec(compile({cell!r}, 'cell {n}', 'exec'))" for n, cell in enumerate(cells)]
     names = ("tumbling", "sliding", "by_id", "before", "after")
     lines += ["import json, sys", f"print(json.dumps([globals()[name] for name in {names!r}]))"]
     script.write_text("import pyspark\n" + "\n".join(lines))
-    (shown,) = run(script, tmp_path).splitlines()[-1:]
+    (shown,) = scripts.run(script).splitlines()[-1:]
     tumbling, sliding, by_id, before, after = json.loads(shown)
     assert tumbling == [28, 7, -5, 35]
     assert sliding == [28, 35, 2, 30, 35]

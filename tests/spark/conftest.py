@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten_queries() -> Iterator[None]:
+    """Let go of the queries of a module's tests: Python's cycles hold what they have in the JVM."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(params=["recorded", pytest.param("live", marks=pytest.mark.soak)])

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that are made from the code: errors.md, settings.md and cli.md.
+"""Writes what of docs/ comes from the code: errors.md, settings.md, cli.md, a table in streams.md.
 
 python dev/gen_docs.py            write them
 python dev/gen_docs.py --check    say which ones differ, and exit with 1 if any does
@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+TABLE_OPENS = "<!-- The functions, written by `make docs-generated`; edit the code instead. -->\n"
+TABLE_CLOSES = "<!-- End of the functions. -->\n"
 NOTE = "<!-- Written by `make docs-generated`; edit the code instead. -->\n\n"
 
 
@@ -108,6 +110,24 @@ def cli_page() -> str:
     return page(lines)
 
 
+def streams_page() -> str:
+    """The page as it is, with the table of aggregate functions as it should be."""
+    from holdfast.streams.aggregates.functions import FUNCTIONS
+
+    lines = ["| function | other names | value depends on the order of rows | sliding windows |"]
+    lines.append("|---|---|---|---|")
+    for function in sorted(FUNCTIONS, key=lambda function: function.name):
+        others = ", ".join(f"`{name}`" for name in function.names[1:]) or "–"
+        order = "yes" if function.by_order else "–"
+        lines.append(
+            f"| `{function.name}` | {others} | {order} "
+            f"| {'by panes' if function.by_pane else 'row by row'} |"
+        )
+    before, opening, rest = (DOCS / "streams.md").read_text().partition(TABLE_OPENS)
+    _, closing, after = rest.partition(TABLE_CLOSES)
+    return f"{before}{opening}\n" + "\n".join(lines) + f"\n\n{closing}{after}"
+
+
 def command_paths(command: object, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     yield path
     for name, child in getattr(command, "commands", {}).items():
@@ -155,6 +175,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "settings.md": settings_page,
     "cli.md": cli_page,
+    "streams.md": streams_page,
 }
 
 

@@ -32,7 +32,7 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["errors.md", "settings.md", "cli.md"])
+@pytest.mark.parametrize("page", ["errors.md", "settings.md", "cli.md", "streams.md"])
 def test_generated_page_is_up_to_date(page: str) -> None:
     committed = (ROOT / "docs" / page).read_text()
     assert generator().PAGES[page]() == committed, "run `make docs-generated`"

@@ -142,7 +142,8 @@ class WindowedWork:
         by_time = self._key_index is not None and self._key_index < len(self._keys)
         if self._frame is None or self._frame.shape is None or not self._keys or by_time:
             return None
-        return self._frame.shape if self._frame.shape.is_by_pane(self._merges) else None
+        may_be = all(aggregate.by_pane for aggregate in self._aggregates.values())
+        return self._frame.shape if may_be and self._frame.shape.is_by_pane else None
 
     def _event_time_ordinal(self) -> int | None:
         """Which stored column the watermark evicts by: the event time, or its window's end."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -31,30 +31,37 @@ from holdfast.spark.interop.jvm import (
     scala_seq,
     walk,
 )
+from holdfast.streams.aggregates.functions import BY_NODE, AggregateFunction
 from holdfast.streams.tasks.sliding import SlidingWindows
 
 
 @dataclass(frozen=True)
 class AggregateCall:
-    """One aggregate function of a query: what it is called and the columns it is called with."""
+    """One aggregate function of a query: what it is called and what it is called with.
 
-    function: str
+    `column` makes a column of SQL text over `x1`, `x2` and so on, which are the inputs, null where
+    the call's FILTER leaves a row out, and `kept`, which says whether it does not.
+    """
+
+    node: str
     sql: str
-    inputs: tuple[Column, ...]
     input_types: tuple[DataType, ...]
-    where: Column | None
-    type: DataType
+    column: Callable[[str], Column]
     distinct: bool
     mode: str = ""
     """How it takes an overflow, ANSI, LEGACY or TRY; nothing for most functions."""
-    flags: tuple[Any, ...] = ()
+    flag: Any = None
 
     @property
-    def in_words(self) -> str:
-        """The flags in words; nothing for most functions."""
-        if self.function in ("First", "Last"):
-            return "without nulls" if self.flags[0] else "with nulls"
-        return f"with an error of {self.flags[0]:g}" if self.flags else ""
+    def function(self) -> AggregateFunction | None:
+        """Its row in the table of functions, if it has one."""
+        return BY_NODE.get(self.node)
+
+    @property
+    def flag_in_words(self) -> str:
+        """What the text in SQL leaves out; nothing for most functions."""
+        known = self.function
+        return known.flag.words(self.flag) if known and known.flag else ""
 
 
 @dataclass(frozen=True)
@@ -220,25 +227,45 @@ def aggregated_rows(frame: DataFrame) -> DataFrame:
 def _call(session: SparkSession, node: Any, columns: list[str]) -> AggregateCall:
     function = node.aggregateFunction()
     children = scala_list(function.children())
-    condition = node.filter()
+    known = BY_NODE.get(class_of(function))
     return AggregateCall(
-        function=class_of(function),
+        node=class_of(function),
         sql=node.sql(),
-        inputs=tuple(_by_name(session, child, columns) for child in children),
         input_types=tuple(_type(child) for child in children),
-        where=None if condition.isEmpty() else _by_name(session, condition.get(), columns),
-        type=_type(node),
+        column=_over_inputs(session, node, columns),
         distinct=bool(node.isDistinct()),
-        mode=_mode(function),
-        flags=_flags(function),
+        mode=_mode(function) if known and known.may_overflow else "",
+        flag=getattr(function, known.flag.getter)() if known and known.flag else None,
     )
 
 
+def _over_inputs(session: SparkSession, node: Any, columns: list[str]) -> Callable[[str], Column]:
+    """`AggregateCall.column` of an aggregate expression."""
+    where = node.filter()
+    kept = None if where.isEmpty() else _by_name(session, where.get(), columns)
+    given = {"kept": _parsed(session, "true", {}) if kept is None else kept}
+    for number, child in enumerate(scala_list(node.aggregateFunction().children()), 1):
+        cell = _by_name(session, child, columns)
+        if kept is not None:
+            cell = _parsed(session, "CASE WHEN kept THEN x END", {"kept": kept, "x": cell})
+        given[f"x{number}"] = cell
+    return lambda text: column_of(session, _parsed(session, text, given))
+
+
+def _parsed(session: SparkSession, text: str, given: Mapping[str, Any]) -> Any:
+    """The expression of a text in SQL, with those given in the places of their names."""
+
+    def replaced(node: Any) -> Any:
+        if class_of(node) == "UnresolvedAttribute":
+            return given.get(str(node.name()), node)
+        return _rebuilt(session, node, replaced)
+
+    parser = session._jsparkSession.sessionState().sqlParser()
+    return replaced(parser.parseExpression(text))
+
+
 def _mode(function: Any) -> str:
-    """How a sum or an average takes an overflow."""
-    kind = class_of(function)
-    if kind not in ("Sum", "Average"):
-        return ""
+    """How a function takes an overflow."""
     try:  # newer Sparks tell that of a sum together with other things
         at = function.evalContext()
     except Py4JError:
@@ -246,16 +273,8 @@ def _mode(function: Any) -> str:
     return str(at.evalMode().toString())
 
 
-def _flags(function: Any) -> tuple[Any, ...]:
-    """What a function was told beside its inputs."""
-    kind = class_of(function)
-    if kind in ("First", "Last"):
-        return (bool(function.ignoreNulls()),)
-    return (float(function.relativeSD()),) if kind == "HyperLogLogPlusPlus" else ()
-
-
-def _by_name(session: SparkSession, node: Any, columns: list[str]) -> Column:
-    """An expression as a column that refers to its inputs by name, unless several have it."""
+def _by_name(session: SparkSession, node: Any, columns: list[str]) -> Any:
+    """An expression that refers to its inputs by name, unless several have it."""
 
     def replaced(inner: Any) -> Any:
         if class_of(inner) == "AttributeReference":
@@ -263,7 +282,7 @@ def _by_name(session: SparkSession, node: Any, columns: list[str]) -> Column:
             return inner if is_one_of_several else _attribute(session, inner.name())
         return _rebuilt(session, inner, replaced)
 
-    return column_of(session, replaced(node))
+    return replaced(node)
 
 
 def _rebuilt(session: SparkSession, node: Any, replaced: Callable[[Any], Any]) -> Any:

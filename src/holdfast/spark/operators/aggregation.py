@@ -53,7 +53,7 @@ def aggregation(groupings: tuple[Column, ...], after: DataFrame) -> Aggregation:
         window = _window_to_deal_out(fields, after, place)
         if window is not None:
             sliding = SlidingAggregation(groupings, after, place, window)
-            if window.shape.is_by_pane(sliding.merges):
+            if all(partials.by_pane for partials in sliding.partials):
                 return sliding
     return Aggregation(groupings, after)
 
@@ -70,7 +70,7 @@ def _window_to_deal_out(
     if not others or timed or not is_window(fields[place]):
         return None
     window = analysis.time_window(after)
-    if window is None or not window.shape.is_by_pane():
+    if window is None or not window.shape.is_by_pane:
         return None
     return window if analysis.is_key_alone(after, place) else None
 
@@ -97,13 +97,13 @@ class Aggregation(Operator):
         calls = _Calls(FreeNames(taken, case_sensitive=case_sensitive))
         for call, name in zip(analyzed.calls, _call_names(analyzed, after, len(own)), strict=True):
             calls.take(call, name)
-        self._partials, self._calls = calls.partials, calls.definition
+        self.partials, self._calls = calls.partials, calls.definition
         self._flags = calls.flags
         self._fields = fields
         self._made_keys = [f"key_{i}" for i in range(len(fields))]
-        self._made_results = [f"result_{i}" for i in range(len(self._partials))]
+        self._made_results = [f"result_{i}" for i in range(len(self.partials))]
         self._finish = analyzed.finish(self._made_keys, self._made_results)
-        self.merges: tuple[Merge, ...] = tuple(partial.merge for partial in self._partials)
+        self.merges: tuple[Merge, ...] = tuple(partial.merge for partial in self.partials)
         self.key_index = event_time_ordinal(self._stored_keys())
         self._window = analysis.time_window(after)
 
@@ -148,7 +148,7 @@ class Aggregation(Operator):
 
     def _grouped(self, batch: DataFrame, groupings: tuple[Column, ...], rows: Column) -> DataFrame:
         """The partial aggregates of a batch, one row a key, and its `rows`, each counted once."""
-        columns = [column.alias(name) for p in self._partials for name, column in p.columns]
+        columns = [column.alias(name) for p in self.partials for name, column in p.columns]
         return batch.groupBy(*groupings).agg(*columns, rows.alias(ROWS))
 
     def _routed(self, grouped: DataFrame, partitions: int) -> DataFrame:
@@ -157,7 +157,7 @@ class Aggregation(Operator):
         else:
             grouped = grouped.repartition(partitions, *self._routing())
             keys = [column for key in self._stored_keys() for column in key.columns()]
-        names = [name for partial in self._partials for name, _ in partial.columns]
+        names = [name for partial in self.partials for name, _ in partial.columns]
         kept = grouped.select(*keys, *[F.col(quote_column(name)) for name in names], ROWS)
         hashed = spark_sql_hash(self._key_names, self.prefix or len(self._key_names))
         return kept.withColumn(HASH, F.expr(hashed))
@@ -172,11 +172,11 @@ class Aggregation(Operator):
         return {DEFAULT_STORE_NAME: shape}
 
     def empty_values(self, before: DataFrame) -> pa.Table:
-        columns = [column.alias(name) for p in self._partials for name, column in p.columns]
+        columns = [column.alias(name) for p in self.partials for name, column in p.columns]
         return before.limit(0).agg(*columns).toArrow()
 
     def takes_over(self, stored: Schema, wanted: Schema, *, may_add: bool) -> bool:
-        later = {name for partial in self._partials for name in partial.later}
+        later = {name for partial in self.partials for name in partial.later}
         lacking = set(wanted.names) - set(stored.names)
         is_earlier = bool(lacking) and lacking <= later
         return super().takes_over(stored, wanted, may_add=may_add or is_earlier)
@@ -205,7 +205,7 @@ class Aggregation(Operator):
     def _made(self, rows: DataFrame) -> DataFrame:
         """Keys and aggregates out of stored rows, and nothing else that could have their names."""
         keys = zip(self._keys, self._made_keys, strict=True)
-        results = zip(self._partials, self._made_results, strict=True)
+        results = zip(self.partials, self._made_results, strict=True)
         return rows.select(
             *[key.restored().alias(name) for key, name in keys],
             *[partial.result.alias(name) for partial, name in results],
@@ -335,8 +335,8 @@ class _Calls:
         partials = take_apart(call, give)
         given = [column for column, _ in partials.columns]
         self.partials.append(partials)
-        if flags := call.in_words:
-            self.flags[f"{AGGREGATE}{name}"] = flags
+        if words := call.flag_in_words:
+            self.flags[f"{AGGREGATE}{name}"] = words
         if sorted(given) == sorted(wanted):
             self.definition[f"{AGGREGATE}{name}"] = call.sql
         else:

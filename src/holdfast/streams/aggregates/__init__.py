@@ -1,1 +1,1 @@
-"""Partial aggregates: grouped, merged and counted by Spark's arithmetic."""
+"""Aggregate functions: a table of them, their partial columns, merged by Spark's arithmetic."""

@@ -7,7 +7,6 @@ pane, but into many windows; so rows are dealt out to windows here, after they w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,8 +20,6 @@ from holdfast.streams.stores.contract import TaskStore
 from holdfast.streams.tasks.aggregation import ROWS, AggregationTask, BatchEffect, row_count
 
 _MOST_PAIRS = 2**62
-_NOT_BY_PANE = frozenset({"first", "last", "max_by", "min_by", "distinct", "list", "set"})
-"""Aggregates that may depend on the order of rows, or whose merging is slow for each window."""
 _MOST_PANES = 64
 """Windows of more panes than this are left to Spark: tasks would make too many rows at once."""
 
@@ -45,13 +42,10 @@ class SlidingWindows:
         """How long the longest pieces are that all windows are made of."""
         return math.gcd(self.length_us, self.slide_us)
 
-    def is_by_pane(self, merges: Sequence[Merge] = ()) -> bool:
-        """Whether rows are summed up by panes: windows overlap and are made of few, and these
-        aggregates may be.
-        """
-        few = self.length_us // self.pane_us <= _MOST_PANES
-        may_be = not _NOT_BY_PANE.intersection(merge.kind for merge in merges)
-        return self.slides and few and may_be
+    @property
+    def is_by_pane(self) -> bool:
+        """Whether rows may be summed up by panes: windows overlap, and are made of few."""
+        return self.slides and self.length_us // self.pane_us <= _MOST_PANES
 
     def newest(self, panes: Numbers) -> Numbers:
         """The starts of the last windows that panes are in."""

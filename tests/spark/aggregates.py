@@ -76,6 +76,7 @@ AGGREGATES: dict[str, Function] = dict([
     _sql("count(*)", _ONE),
     _sql("count(s)", _ONE),
     _sql("count(n, x)", _ONE),
+    _sql("regr_count(n, x)", _ONE),
     _sql("count_if(n > 3)", _ONE),
     _sql("sum(n)", _ONE),
     _sql("sum(x)", _ONE),
@@ -109,4 +110,5 @@ AGGREGATES: dict[str, Function] = dict([
     _sql("first(b)", _PAIR, by_arrival=True),
     _sql("last(b)", _PAIR, by_arrival=True),
     _sql("first(b, true)", _PAIR, by_arrival=True),
+    _sql("any_value(b)", _PAIR, by_arrival=True),
 ])  # fmt: skip

@@ -346,7 +346,11 @@ DELAYS = ("0 seconds", "2 minutes", "10 minutes")
 LATE_S = (0, 200, 3600)
 NULLS = (0.0, 0.15, 0.6)
 RESTARTS = ("none", "one", "each batch")
-_SAME_TO_SPARK = (("bool_and(flag)", "min(flag)"), ("bool_or(flag)", "max(flag)"))
+_SAME_TO_SPARK = (
+    ("bool_and(flag)", "min(flag)"),
+    ("bool_or(flag)", "max(flag)"),
+    ("first(b)", "any_value(b)"),
+)
 """Spark keeps one column of state for both, we keep two."""
 
 

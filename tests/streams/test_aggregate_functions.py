@@ -113,7 +113,7 @@ def test_a_function_that_is_said_to_mind_the_order_of_rows_does(
     function: AggregateFunction,
 ) -> None:
     rows = pa.Table.from_pylist(
-        [dict.fromkeys(SCHEMA.names) | {"n": n, "s": str(n), "u": 1, "flag": True} for n in (1, 2)],
+        [dict.fromkeys(SCHEMA.names) | {"n": n, "i": n, "s": str(n), "u": 1} for n in (1, 2)],
         SCHEMA.arrow,
     )
     call = CALLS[function.name][0]
@@ -171,5 +171,5 @@ def test_an_input_of_another_type_is_refused_by_its_type(function: AggregateFunc
 
 @pytest.mark.parametrize("call", OUTSIDE)
 def test_what_is_no_row_is_refused_with_what_there_is(call: str) -> None:
-    with pytest.raises(InvalidArgument, match="Supported are approx_count_distinct, avg, "):
+    with pytest.raises(InvalidArgument, match=r"Supported are .* avg, .* sum, "):
         parse_aggregate("a", call, {field.name: field for field in SCHEMA})

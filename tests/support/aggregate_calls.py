@@ -5,6 +5,7 @@ from __future__ import annotations
 CALLS: dict[str, tuple[str, ...]] = {
     "sum": ("sum(n)", "sum(i)", "sum(x)", "sum(d)"),
     "count": ("count(*)", "count(s)", "count(n, x, s)"),
+    "regr_count": ("regr_count(n, x)",),
     "count_if": ("count_if(flag)",),
     "avg": ("avg(n)", "avg(x)", "avg(d)"),
     "min": ("min(n)", "min(x)", "min(d)", "min(s)"),
@@ -15,6 +16,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "bit_or": ("bit_or(n)", "bit_or(i)"),
     "bit_xor": ("bit_xor(n)", "bit_xor(i)"),
     "first": ("first(n)", "first(s, true)"),
+    "any_value": ("any_value(i)", "any_value(d, true)"),
     "last": ("last(n)", "last(s, true)"),
     "variance": ("variance(n)", "variance(d)"),
     "var_pop": ("var_pop(n)", "var_pop(x)"),

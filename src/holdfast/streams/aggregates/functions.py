@@ -113,6 +113,7 @@ _row = AggregateFunction
 FUNCTIONS = (
     _row(("sum",), "Sum", parts.sum_of, (NUMBERS,), may_overflow=True),
     _row(("count",), "Count", parts.count, repeated=True),
+    _row(("regr_count",), "RegrCount", parts.count, (NUMBERS, NUMBERS)),
     _row(("count_if",), "CountIf", parts.count_if, (BOOLEANS,)),
     _row(("avg", "mean"), "Average", parts.average, (NUMBERS,), may_overflow=True),
     _row(("min",), "Min", parts.itself("min", "min(x1)"), (ORDERED,)),
@@ -123,6 +124,8 @@ FUNCTIONS = (
     _row(("bit_or",), "BitOrAgg", parts.itself("bit_or", "bit_or(x1)"), (INTEGERS,)),
     _row(("bit_xor",), "BitXorAgg", parts.itself("bit_xor", "bit_xor(x1)"), (INTEGERS,)),
     _row(("first", "first_value"), "First", parts.first_or_last("first"),
+         flag=SKIPS_NULLS, by_order=True),
+    _row(("any_value",), "AnyValue", parts.first_or_last("first"),
          flag=SKIPS_NULLS, by_order=True),
     _row(("last", "last_value"), "Last", parts.first_or_last("last"),
          flag=SKIPS_NULLS, by_order=True),

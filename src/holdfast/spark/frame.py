@@ -24,7 +24,7 @@ from holdfast.spark.operators.processor import (
     Processing,
     arrow_state,
 )
-from holdfast.spark.pipeline.flow import EventTime, Flow, Sources, Stage
+from holdfast.spark.pipeline.flow import EventTime, Flow, Input, Sources, Stage
 from holdfast.spark.writer import StatefulStreamWriter
 from holdfast.streams.clock import checked_time_mode
 from holdfast.streams.processors.arrow import ArrowProcessor
@@ -80,7 +80,8 @@ class StatefulDataFrame:
             if isinstance(operator, KeyedOperator):
                 return StatefulDataFrame(processed(operator, self._native))
             return StatefulDataFrame(native)
-        return StatefulDataFrame(native, Flow.of(Stage(operator, self._native, native, self._flow)))
+        stage = Stage(operator, (Input(self._flow, self._native),), native)
+        return StatefulDataFrame(native, Flow.of(stage))
 
     def select(self, *cols: ColumnOrName | Sequence[ColumnOrName]) -> StatefulDataFrame:
         """As DataFrame.select."""

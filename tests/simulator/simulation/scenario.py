@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 
 from holdfast.engine.files.filenames import manifest_path
 from holdfast.errors import Conflict, HoldfastError, IllegalState
-from holdfast.spark.pipeline.flow import Flow, Stage
+from holdfast.spark.pipeline.flow import Flow, Input, Stage
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.running.query import StatefulQuery
 from simulation.copies import Copy
@@ -300,7 +300,7 @@ class Scenario:
     def _spec(self, application: Application, trigger: Mapping[str, Any]) -> QuerySpec:
         source = Frame.of(application.session, INPUT, [[]])
         operator = Totals(rings=self.world.journal.rings)
-        stage = Stage(operator, source, source, Flow.of(source))
+        stage = Stage(operator, (Input(Flow.of(source), source),), source)
         return QuerySpec(
             flow=Flow.of(stage), native=source, mode="append", checkpoint=CHECKPOINT,
             trigger=trigger, name=None, settings=self._settings,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -122,8 +123,8 @@ class Aggregation(Operator):
             **self._calls,
         }
 
-    def columns(self, before: DataFrame, after: DataFrame) -> dict[str, str]:
-        return {**made_of(lineage.columns_aggregated(before, after)), **self._flags}
+    def columns(self, before: Sequence[DataFrame], after: DataFrame) -> dict[str, str]:
+        return {**made_of(lineage.columns_aggregated(before[0], after)), **self._flags}
 
     def ticks(self, mode: str) -> bool:
         # Without rows an aggregate over all rows still has its one group, which Spark puts out.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -70,9 +71,9 @@ class Deduplication(Operator):
             "event time": self._event_time or "none",
         }
 
-    def columns(self, before: DataFrame, after: DataFrame) -> dict[str, str]:
+    def columns(self, before: Sequence[DataFrame], after: DataFrame) -> dict[str, str]:
         names = {*self._names, *filter(None, [self._event_time])}
-        return made_of(lineage.describe_columns(before, names))
+        return made_of(lineage.describe_columns(before[0], names))
 
     def ticks(self, mode: str) -> bool:
         return self._timed is not None

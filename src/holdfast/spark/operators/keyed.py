@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
@@ -129,10 +131,10 @@ class KeyedOperator(Operator):
             "output mode": self._output_mode,
         }
 
-    def columns(self, before: DataFrame, after: DataFrame) -> dict[str, str]:
-        found = made_of(lineage.columns_grouped_by(before, self._rows.groupings))
+    def columns(self, before: Sequence[DataFrame], after: DataFrame) -> dict[str, str]:
+        found = made_of(lineage.columns_grouped_by(before[0], self._rows.groupings))
         if self._time_mode == EVENT_TIME and (name := self._rows.time_name) is not None:
-            found["event time"] = lineage.describe_columns(before, [name])[name]
+            found["event time"] = lineage.describe_columns(before[0], [name])[name]
         return found
 
     def ticks(self, mode: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from holdfast.conf import StateStoreConf
@@ -13,6 +13,7 @@ from holdfast.engine.files.segment import HASH
 from holdfast.engine.storage import Runtime
 from holdfast.spark.operators.keyed import KeyedOperator
 from holdfast.spark.operators.operator import TaskSettings
+from holdfast.spark.pipeline.tagged_union import tagged_union
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.processors.handle import QueryInfo
 from holdfast.streams.stores.embedded import BATCH_ROWS, START, EmbeddedTask
@@ -21,6 +22,8 @@ from holdfast.streams.tasks.task import StoreSpec
 from holdfast.streams.watermark import Watermarks
 
 _NOWHERE = "memory://embedded"
+_INPUT = "_input"
+"""Says of a row whether it is one that the state starts with, or one of the others."""
 
 
 def processed(operator: KeyedOperator, rows: DataFrame) -> DataFrame:
@@ -74,15 +77,9 @@ def _side_by_side(
 ) -> DataFrame:
     """Both in one DataFrame: by partition what the state starts with, then the other rows."""
 
-    def held(frame: DataFrame, name: str) -> Column:
-        return F.struct(*frame.columns).alias(name)
+    def held(frame: DataFrame, name: str) -> DataFrame:
+        return frame.select(HASH, F.struct(*frame.columns).alias(name))
 
-    def nothing(frame: DataFrame, name: str) -> Column:
-        return F.lit(None).cast(frame.schema).alias(name)
-
-    both = start.select(HASH, held(start, START), nothing(rows, BATCH_ROWS)).union(
-        rows.select(HASH, nothing(start, START), held(rows, BATCH_ROWS))
-    )
+    both = tagged_union([held(start, START), held(rows, BATCH_ROWS)], _INPUT, [HASH])
     keys = [*(f"{START}.{key}" for key in start_keys), *(f"{BATCH_ROWS}.{key}" for key in row_keys)]
-    is_row = F.col(START).isNull()
-    return both.repartition(partitions, HASH).sortWithinPartitions(is_row, HASH, *keys)
+    return both.repartition(partitions, HASH).sortWithinPartitions(_INPUT, HASH, *keys)

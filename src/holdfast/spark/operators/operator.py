@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -35,10 +35,13 @@ class TaskSettings:
     mode: str
     ansi: bool
     marks: Watermarks
+    """The watermarks that the operator goes by: the smallest of those of its inputs."""
     outbox: Outbox | None
     query: QueryInfo
     zone: str
     """The session's time zone."""
+    input_marks: tuple[Watermarks, ...] = ()
+    """The watermarks of each input, where they are known."""
 
     @property
     def store(self) -> StoreSpec:
@@ -100,19 +103,41 @@ class Operator(ABC):
         """What the state was made by, in words a person compares: it may not change."""
 
     @abstractmethod
-    def columns(self, before: DataFrame, after: DataFrame) -> dict[str, str]:
+    def columns(self, before: Sequence[DataFrame], after: DataFrame) -> dict[str, str]:
         """What else the state was made by: what its columns are made of before the operator.
 
-        `before` and `after` are Spark's own form of the pipeline around the operator.
+        `before`, one for each input, and `after` are Spark's own form of the pipeline around the
+        operator.
         """
 
     @abstractmethod
     def ticks(self, mode: str) -> bool:
         """Whether a version without data can change something once the watermark moves on."""
 
+    common: Collection[str] = ()
+    """Of an operator with several inputs: the columns that `input_rows` gives for each of them."""
+
+    def input_rows(self, number: int, rows: DataFrame) -> DataFrame:
+        """What of the rows of one input of several goes into the operator's batch.
+
+        Apart from those in `common`, its columns have names that no other input's columns have.
+        """
+        return rows
+
+    def output_watermark(self, input_ms: int) -> int:
+        """Up to where the output is complete once the input is, in event time.
+
+        An operator that emits rows older than its watermark, as a join does, says by how much.
+        """
+        return input_ms
+
     @abstractmethod
     def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
-        """What the tasks get of a batch, each row in its key's partition, with `_hash`."""
+        """What the tasks get of a batch, each row in its key's partition, with `_hash`.
+
+        The batch of several inputs is the tagged union of their `input_rows`: INPUT says which
+        input a row is from, and `streams.tasks.inputs` takes a task's rows apart again.
+        """
 
     @abstractmethod
     def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
@@ -132,7 +157,7 @@ class Operator(ABC):
     def empty_values(self, before: DataFrame) -> pa.Table | None:
         """What a key's value columns hold before any row of it, as a table of one row.
 
-        None where that is null. `before` are rows the operator gets.
+        None where that is null. `before` are rows that `batch_frame` gets.
         """
         return None
 

@@ -46,7 +46,7 @@ def check_counted(
     for number, run in enumerate(stages):
         is_counted = all(
             isinstance(origin, DataFrame) and counts_every_row(origin)
-            for origin in run.stage.flow.origins
+            for origin in run.stage.origins
         )
         if is_counted and any(result.rows or result.late_rows for result in results[number]):
             raise IllegalState(

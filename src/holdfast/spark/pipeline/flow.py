@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
 from uuid import uuid4
 
 from pyspark.sql import DataFrame
@@ -21,6 +20,8 @@ from holdfast.spark.operators.operator import (
     quote_column,
     with_metadata,
 )
+from holdfast.spark.pipeline.tagged_union import tagged_union
+from holdfast.streams.tasks.inputs import INPUT
 from holdfast.streams.watermark import Watermarks
 
 _SOURCE = "source"
@@ -113,30 +114,64 @@ class Flow:
     def _walk(self) -> Iterator[Stage]:
         for origin in self.origins:
             if isinstance(origin, Stage):
-                yield from origin.flow._walk()
+                for each in origin.inputs:
+                    yield from each.flow._walk()
                 yield origin
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
-    """A stateful operator and the flow it gets its rows from.
+class Input:
+    """One input of a stage: the flow it gets rows from, and Spark's own form of them."""
 
-    `before` and `after` are Spark's own form of the pipeline around the operator. Columns that
-    the user took from one of them, or from what it was made of, are found in our frames, too.
+    flow: Flow
+    native: DataFrame
+
+    def identified(self, rows: DataFrame) -> DataFrame:
+        """Rows of the input, their columns taken for those of `native`."""
+        return jvm.identified(rows, self.native)
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A stateful operator and the inputs it gets its rows from, most often one.
+
+    The inputs' `native` and `after` are Spark's own form of the pipeline around the operator.
+    Columns that the user took from one of them, or from what it was made of, are found in our
+    frames as well.
     """
 
     operator: Operator
-    before: DataFrame
+    inputs: tuple[Input, ...]
     after: DataFrame
-    flow: Flow
 
-    def input(self, rows: DataFrame) -> DataFrame:
-        """Rows the operator gets, their columns taken for those of `before`."""
-        return jvm.identified(rows, self.before)
+    @property
+    def before(self) -> list[DataFrame]:
+        """Spark's own form of the rows of each input."""
+        return [each.native for each in self.inputs]
 
-    def batch_frame(self, rows: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
-        """What the operator's tasks get, made of rows that reach the stage."""
-        return self.operator.batch_frame(self.input(rows), partitions, marks)
+    @property
+    def origins(self) -> tuple[DataFrame | Stage, ...]:
+        """The origins of all inputs, one input after the other."""
+        return tuple(origin for each in self.inputs for origin in each.flow.origins)
+
+    @property
+    def event_times(self) -> tuple[EventTime, ...]:
+        """The event times that the flows of the inputs tell."""
+        return tuple(dict.fromkeys(time for each in self.inputs for time in each.flow.event_times))
+
+    def batch(self, rows: Sequence[DataFrame]) -> DataFrame:
+        """The operator's batch of rows that reach its inputs."""
+        known = [each.identified(own) for each, own in zip(self.inputs, rows, strict=True)]
+        if len(known) == 1:
+            return known[0]
+        parts = [self.operator.input_rows(number, own) for number, own in enumerate(known)]
+        return tagged_union(parts, INPUT, self.operator.common)
+
+    def batch_frame(
+        self, rows: Sequence[DataFrame], partitions: int, marks: Watermarks
+    ) -> DataFrame:
+        """What the operator's tasks get, made of rows that reach the stage's inputs."""
+        return self.operator.batch_frame(self.batch(rows), partitions, marks)
 
     def output(self, rows: DataFrame) -> DataFrame:
         """The operator's output, made of rows of its `rows_schema`."""
@@ -151,10 +186,8 @@ class Sources:
     """
 
     def __init__(self, flow: Flow) -> None:
-        flows = [*(stage.flow for stage in flow.stages), flow]
-        used = [
-            origin for each in flows for origin in each.origins if isinstance(origin, DataFrame)
-        ]
+        ends: list[Stage | Flow] = [*flow.stages, flow]
+        used = [origin for end in ends for origin in end.origins if isinstance(origin, DataFrame)]
         self.frames = list({id(frame): frame for frame in used}.values())
         self.is_read_once = len(used) == 1
 
@@ -167,16 +200,8 @@ class Sources:
         """All of them as one."""
         if len(self.frames) == 1:
             return self.frames[0]
-        return reduce(DataFrame.union, [self._spread(n) for n in range(len(self.frames))])
-
-    def _spread(self, number: int) -> DataFrame:
-        own = self.frames[number].toDF(*self._names(number))
-        columns = [F.lit(number).alias(_SOURCE)]
-        for other, frame in enumerate(self.frames):
-            for name, column in zip(self._names(other), frame.schema, strict=True):
-                nothing = F.lit(None).cast(column.dataType).alias(name)
-                columns.append(F.col(name) if other == number else nothing)
-        return own.select(*columns)
+        named = [frame.toDF(*self._names(number)) for number, frame in enumerate(self.frames)]
+        return tagged_union(named, _SOURCE)
 
     def _names(self, number: int) -> list[str]:
         return [f"c{number}_{place}" for place in range(len(self.frames[number].columns))]

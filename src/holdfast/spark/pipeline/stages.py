@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -34,8 +35,8 @@ class StageFrames:
     """
 
     stage: Stage
-    reached: Template | None
-    """Makes what reaches the stage, of rows of its flow's origins; None where it is a source."""
+    reached: tuple[Template | None, ...]
+    """Makes what reaches each input, of rows of its flow's origins; None where it is a source."""
     batch: Template
     rows_schema: StructType
 
@@ -44,20 +45,22 @@ class StageFrames:
         cls, stage: Stage, session: SparkSession, partitions: int, before: EarlierStages
     ) -> StageFrames:
         """Those of a stage; `before` are those of the stages before it."""
-        flow, reached = stage.flow, None
-        schemas = schemas_of(flow, before)
-        if not flow.is_source:
-            reached = Template(session, schemas, flow.rows)
-            schemas = [reached.made.schema]
+        reached: list[Template | None] = []
+        schemas: list[StructType] = []
+        for flow in (each.flow for each in stage.inputs):
+            given = schemas_of(flow.origins, before)
+            template = None if flow.is_source else Template(session, given, flow.rows)
+            reached.append(template)
+            schemas.append(given[0] if template is None else template.made.schema)
         batch = Template(
-            session, schemas, lambda rows: stage.batch_frame(rows[0], partitions, Watermarks())
+            session, schemas, lambda rows: stage.batch_frame(rows, partitions, Watermarks())
         )
-        return cls(stage, reached, batch, stage.operator.rows_schema(batch.made))
+        return cls(stage, tuple(reached), batch, stage.operator.rows_schema(batch.made))
 
     @cached_property
     def before(self) -> DataFrame:
         """Rows the operator gets, none of them."""
-        return self.stage.input(self.batch.stand_ins[0])
+        return self.stage.batch(self.batch.stand_ins)
 
     @cached_property
     def stores(self) -> dict[str, StoreShape]:
@@ -67,22 +70,25 @@ class StageFrames:
     def of_rows(
         self, rows: Sequence[DataFrame | None], partitions: int, marks: Watermarks
     ) -> DataFrame:
-        """What the tasks get in a version, of rows of each origin of the stage's flow."""
-        reached = rows[0] if self.reached is None else self.reached.fill(*rows)
+        """What the tasks get in a version, of rows of each origin of the stage."""
+        given = iter(rows)
+        reached = []
+        for each, template in zip(self.stage.inputs, self.reached, strict=True):
+            own = list(islice(given, len(each.flow.origins)))
+            reached.append(own[0] if template is None else template.fill(*own))
         if self.stage.operator.reads_marks:
-            moved = self.batch.moved([reached])[0]
-            return self.stage.batch_frame(moved, partitions, marks)
-        return self.batch.fill(reached)
+            return self.stage.batch_frame(self.batch.moved(reached), partitions, marks)
+        return self.batch.fill(*reached)
 
 
 EarlierStages = Mapping[Stage, StageFrames]
 
 
-def schemas_of(flow: Flow, before: EarlierStages) -> list[StructType]:
-    """The schemas of the rows of a flow's origins."""
+def schemas_of(origins: Sequence[DataFrame | Stage], before: EarlierStages) -> list[StructType]:
+    """The schemas of the rows of some origins."""
     return [
         before[origin].rows_schema if isinstance(origin, Stage) else origin.schema
-        for origin in flow.origins
+        for origin in origins
     ]
 
 
@@ -201,7 +207,7 @@ class QueryOutput:
             output = Template(user, [last.frames.rows_schema], flow.rows)
             return cls(last.output_frames, output, last, None)
         frames = {stage: run.frames for stage, run in runs.items()}
-        union = Template(own, schemas_of(flow, frames), flow.rows)
+        union = Template(own, schemas_of(flow.origins, frames), flow.rows)
         some, schema = next(iter(runs.values())).store, union.made.schema
         if odd := jvm.not_in_arrow(schema):
             raise InvalidArgument(
@@ -254,10 +260,10 @@ class ComputedVersion:
     event_times: dict[EventTime, int | None] = field(default_factory=dict)
     """The largest ones behind operators."""
 
-    def look_at(self, flow: Flow, frame: DataFrame | None) -> None:
-        """Take note of what was observed of the rows of a flow, if there were any."""
+    def look_at(self, end: Flow | Stage, frame: DataFrame | None) -> None:
+        """Take note of what was observed of the rows of a stage, or of a query's end, if any."""
         if frame is None:
             return
         self.late_rows += sum(jvm.observed_metrics(frame, jvm.LATE))
-        for event_time in flow.event_times:
+        for event_time in end.event_times:
             self.event_times[event_time] = event_time.largest_ms(frame)

@@ -12,6 +12,7 @@ from holdfast.engine.files.manifest import Manifest, delivered_notes
 from holdfast.engine.storage import Storage
 from holdfast.spark.interop import hadoop
 from holdfast.spark.pipeline.spec import QuerySpec
+from holdfast.spark.pipeline.stage_marks import stage_marks
 from holdfast.spark.pipeline.stages import QueryOutput
 from holdfast.spark.running.numbering import output_batch
 from holdfast.spark.sinks.sink import Sink
@@ -95,7 +96,7 @@ class Delivery:
         if last is None or last.emits:
             parts = [Emission.from_json(part) for part in manifest.outbox]
             return self._query_output.output_frames.reader(parts)
-        marks = Watermarks.of(manifest.watermark)
+        marks = stage_marks(self._spec.stages, Watermarks.of(manifest.watermark))[last.stage].stage
         evicts = self._spec.mode == "append" and last.operator.key_index is not None
         return StoredOutput(
             store=last.store,

@@ -37,6 +37,7 @@ from holdfast.spark.operators.operator import TaskSettings
 from holdfast.spark.pipeline.event_times import check_counted, marks_after
 from holdfast.spark.pipeline.flow import EventTime, Flow, Stage
 from holdfast.spark.pipeline.spec import QuerySpec
+from holdfast.spark.pipeline.stage_marks import StageMarks, stage_marks
 from holdfast.spark.pipeline.stages import ComputedVersion, QueryOutput, StageFrames, StageRun
 from holdfast.spark.running.delivery import Delivery
 from holdfast.spark.running.failures import fenced
@@ -267,8 +268,9 @@ class VersionLoop:
         """Commit what operators start with, as a version of its own that delivers nothing."""
         marks = self.marks.following(self._runtime.clock_ms())
         results: dict[int, list[TaskResult]] = {}
+        known = stage_marks(self.spec.stages, marks)
         for number, run in enumerate(self._stages):
-            settings = self._settings(run, marks, is_last=False)
+            settings = self._settings(run, known[run.stage], is_last=False)
             start = run.operator.initial(settings, run.store.partitions)
             if start is not None:
                 rows = jvm.moved(start.rows, own)
@@ -443,21 +445,23 @@ class VersionLoop:
         made = ComputedVersion(event_times=dict.fromkeys(self._event_times))
         emitted_rows: dict[Stage, DataFrame | None] = {}
 
-        def rows_for(flow: Flow) -> list[DataFrame | None]:
+        def rows_for(end: Flow | Stage) -> list[DataFrame | None]:
             return [
                 emitted_rows[origin] if isinstance(origin, Stage)
                 else sources[self.spec.sources.number(origin)]
-                for origin in flow.origins
+                for origin in end.origins
             ]  # fmt: skip
+
+        known = stage_marks(self.spec.stages, marks)
 
         for number, run in enumerate(self._stages):
             is_last = run is self._query_output.last
-            settings = self._settings(run, marks, is_last=is_last)
+            settings = self._settings(run, known[run.stage], is_last=is_last)
             task = run.operator.task(settings)
-            results, frame = self._run_stage(run, task, rows_for(run.stage.flow), marks)
+            results, frame = self._run_stage(run, task, rows_for(run.stage), settings.marks)
             made.results[number] = results
             made.emitted = [result.emitted for result in results]
-            made.look_at(run.stage.flow, frame)
+            made.look_at(run.stage, frame)
             if not is_last:
                 emitted_rows[run.stage] = run.output_frames.rows(self._session, made.emitted)
         if self._query_output.union is not None:
@@ -472,10 +476,10 @@ class VersionLoop:
     @property
     def _event_times(self) -> list[EventTime]:
         """What tells event times behind operators, each before its rows are committed."""
-        flows = [run.stage.flow for run in self._stages]
+        ends: list[Flow | Stage] = [run.stage for run in self._stages]
         if self._query_output.union is not None:
-            flows.append(self.spec.flow)
-        return [event_time for flow in flows for event_time in flow.event_times]
+            ends.append(self.spec.flow)
+        return [event_time for end in ends for event_time in end.event_times]
 
     @property
     def _next_numbers(self) -> Numbering:
@@ -484,7 +488,7 @@ class VersionLoop:
     def _settings(
         self,
         run: StageRun,
-        marks: Watermarks,
+        marks: StageMarks,
         *,
         is_last: bool,
     ) -> TaskSettings:
@@ -494,10 +498,10 @@ class VersionLoop:
             self._conf, self._inline_bytes,
         )  # fmt: skip
         return TaskSettings(
-            run.stores, self.manifest.version, self.spec.mode, self._ansi, marks,
+            run.stores, self.manifest.version, self.spec.mode, self._ansi, marks.stage,
             outbox if emits else None,
             QueryInfo(self.query_id, self.run_id, self._next_numbers.epoch),
-            self._time_zone,
+            self._time_zone, marks.inputs,
         )  # fmt: skip
 
     def _run_stage(

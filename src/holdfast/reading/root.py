@@ -14,7 +14,7 @@ from holdfast.engine.partition.writer import PartitionReader
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Corruption, InvalidArgument, Unavailable, VersionNotFound
-from holdfast.ids import DEFAULT_STORE_NAME
+from holdfast.ids import DEFAULT_STORE_NAME, OPERATOR
 from holdfast.reading.model import (
     HistoryLine,
     PartitionChain,
@@ -26,7 +26,6 @@ from holdfast.reading.model import (
     VersionDetails,
 )
 from holdfast.reading.store import InspectedStore
-from holdfast.standalone.partitions import OPERATOR
 from holdfast.types import Schema
 
 NEWEST = "newest"

@@ -165,7 +165,7 @@ class InspectedStore:
     ) -> Diff:
         """What changed from one version to another, key by key.
 
-        At most `limit` changes are listed (None: all); the counts are of all of them.
+        VersionLike most `limit` changes are listed (None: all); the counts are of all of them.
         """
         old, new = self.root.resolve(before), self.root.resolve(after)
         counts: dict[ChangeKind, int] = {"added": 0, "changed": 0, "removed": 0}

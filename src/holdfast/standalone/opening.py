@@ -18,8 +18,7 @@ from holdfast.engine.provider import check_same_store, check_shape, new_store_en
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Conflict, InvalidArgument
-from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.standalone.partitions import OPERATOR
+from holdfast.ids import DEFAULT_STORE_NAME, OPERATOR
 from holdfast.standalone.versioned_store import VersionedStore
 from holdfast.types import parse_schema
 from holdfast.views import ViewSchema, ViewSpec

@@ -14,12 +14,9 @@ from holdfast.engine.hashing.spark_hash import partition_of
 from holdfast.engine.partition.writer import hashes_of
 from holdfast.engine.statestore import EngineReadStateStore, EngineStateStore, State
 from holdfast.errors import Conflict, IllegalState
-from holdfast.ids import StateStoreId
+from holdfast.ids import OPERATOR, StateStoreId
 from holdfast.store import ReadStateStore, Row, RowPair, StateStore, StateStoreMetrics
 from holdfast.types import Schema, as_table, columns_of, parts_of
-
-OPERATOR = 0
-"""The operator id a store without a query has."""
 
 
 class PartitionedReader(ReadStateStore):

@@ -24,8 +24,8 @@ from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
 from holdfast.engine.versions.retention import Cleaner
 from holdfast.errors import Closed, VersionNotFound
-from holdfast.ids import DEFAULT_STORE_NAME, StateStoreId
-from holdfast.standalone.partitions import OPERATOR, PartitionedReader, PartitionedStore
+from holdfast.ids import DEFAULT_STORE_NAME, OPERATOR, StateStoreId
+from holdfast.standalone.partitions import PartitionedReader, PartitionedStore
 from holdfast.standalone.view import StandaloneView
 from holdfast.store import Row
 from holdfast.types import Schema

@@ -9,8 +9,7 @@ from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Unavailable
-from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.standalone.partitions import OPERATOR
+from holdfast.ids import DEFAULT_STORE_NAME, OPERATOR
 from holdfast.views import ChangeCounts, Follower, ViewSpec, ViewStep, open_view
 
 

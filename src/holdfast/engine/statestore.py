@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from holdfast.engine.arrays import Mask
-from holdfast.engine.files.segment import index_numbers
-from holdfast.engine.partition.rows import NEVER, Rows
-from holdfast.engine.partition.stack import Bounds, IndexRange
+from holdfast.engine.partition.ranges import index_number, range_pieces, row_pairs
+from holdfast.engine.partition.rows import Rows
+from holdfast.engine.partition.stack import Bounds
 from holdfast.engine.partition.writer import PartitionReader, PartitionWriter, rows_table
 from holdfast.engine.versions.commit import PreparedPartition
 from holdfast.errors import Closed, IllegalState, InvalidArgument
 from holdfast.ids import StateStoreId
 from holdfast.store import ReadStateStore, Row, RowPair, StateStore, StateStoreMetrics
-from holdfast.types import RowCodec, Schema, parse_schema
+from holdfast.types import Schema
 
 if TYPE_CHECKING:
     from holdfast.engine.provider import Attempt, EngineProvider, OpenVersion
@@ -74,29 +70,7 @@ class EngineReadStateStore(ReadStateStore):
         return self._pairs(self._readable().pieces())
 
     def get_range(self, start: Any = None, end: Any = None) -> Iterator[RowPair]:
-        partition = self._readable()
-        if partition.shape.key_index is None or (start is None and end is None):
-            return self._pairs(partition.pieces())
-        low, high = self.index_number(start), self.index_number(end)
-        if (start is None or low is not None) and (end is None or high is not None):
-            within = IndexRange(
-                IndexRange().low if low is None else low, NEVER if high is None else high
-            )
-            return self._pairs(partition.pieces(within=within))
-        return self._pairs(self._compared(partition.pieces(), start, end))
-
-    def _compared(self, pieces: Iterator[Rows], start: Any, end: Any) -> Iterator[Rows]:
-        """Rows in start..end by Arrow's order, for index columns that are no whole numbers."""
-        ordinal = self._partition.shape.key_index
-        assert ordinal is not None
-        for piece in pieces:
-            column = piece.keys[ordinal]
-            inside = np.ones(len(piece), bool)
-            if start is not None:
-                inside &= _at_least(column, self._index_cell(start)[0])
-            if end is not None:
-                inside &= _at_most(column, self._index_cell(end)[0])
-            yield piece.where(inside)
+        return self._pairs(range_pieces(self._readable(), start, end))
 
     def prefix_scan(self, prefix: Any) -> Iterator[RowPair]:
         return self._pairs(self._readable().prefix_pieces(prefix))
@@ -158,21 +132,6 @@ class EngineReadStateStore(ReadStateStore):
         partition = self._readable()
         return scan_table(partition, iter(partition.with_prefixes(rows)), None, None)
 
-    def index_number(self, cell: Any) -> int | None:
-        """A value of the index column as the whole number it is stored as, if it is one."""
-        if cell is None:
-            return None
-        numbers = index_numbers(self._index_cell(cell))
-        return None if numbers is None else int(numbers[0])
-
-    def _index_cell(self, cell: Any) -> pa.Array:
-        ordinal = self._partition.shape.key_index
-        if ordinal is None:
-            raise InvalidArgument(f"{self} was not opened with key_index_ordinal.")
-        field = self.key_schema.json()["fields"][ordinal]
-        codec = RowCodec(parse_schema({"type": "struct", "fields": [field]}))
-        return codec.to_arrow([codec.encode((cell,))])[0]
-
     def abort(self) -> None:
         self._state = State.ABORTED
 
@@ -191,12 +150,7 @@ class EngineReadStateStore(ReadStateStore):
         return Closed(f"{self} was aborted; ask its provider for a new store.")
 
     def _pairs(self, pieces: Iterator[Rows]) -> Iterator[RowPair]:
-        shape = self._partition.shape
-        for piece in pieces:
-            keys = shape.keys.from_arrow(piece.keys)
-            columns = [piece.value(i) for i in range(piece.num_values)]
-            values = shape.values.from_arrow(columns, len(piece))
-            yield from map(RowPair, keys, values)
+        return row_pairs(self._partition.shape, pieces)
 
     def __repr__(self) -> str:
         return f"HDFSStateStore[id={self.id},dir={self._provider.base_dir}]"
@@ -239,7 +193,7 @@ class EngineStateStore(EngineReadStateStore, StateStore):
         Nothing is rewritten: the bound goes into the manifest. It only grows.
         """
         writer = self._updating("remove")
-        number = self.index_number(upto)
+        number = index_number(writer.shape, upto)
         if number is None:
             raise InvalidArgument(
                 f"{self} cannot evict by its index column: it is no whole number or time."
@@ -321,23 +275,6 @@ class EngineStateStore(EngineReadStateStore, StateStore):
 
     def _refuse(self, what: str) -> None:
         raise IllegalState(f"Cannot {what} after already committed or aborted")
-
-
-def _at_least(column: pa.Array, bound: pa.Scalar) -> Mask:
-    """Which cells are `bound` or above it; as in Spark, NaN lies above every number."""
-    above = pc.greater_equal(column, bound)
-    if pa.types.is_floating(column.type):
-        above = pc.or_(above, pc.is_nan(column))
-    return cast(Mask, pc.fill_null(above, False).to_numpy(zero_copy_only=False))
-
-
-def _at_most(column: pa.Array, bound: pa.Scalar) -> Mask:
-    """Which cells are `bound` or below it."""
-    if pa.types.is_floating(column.type) and math.isnan(bound.as_py()):
-        below = pc.is_valid(column)
-    else:
-        below = pc.fill_null(pc.less_equal(column, bound), False)
-    return cast(Mask, below.to_numpy(zero_copy_only=False))
 
 
 def scan_table(

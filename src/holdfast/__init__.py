@@ -37,11 +37,11 @@ from holdfast.ids import DEFAULT_STORE_NAME, StateStoreId, StateStoreProviderId
 
 if TYPE_CHECKING:
     from holdfast.conf import StateStoreConf
-    from holdfast.reading import LiveState
+    from holdfast.reading import LiveState, VersionInfo
     from holdfast.reading import read_state as read
     from holdfast.registry import StateStores
     from holdfast.spark import addListener, removeListener, stateful
-    from holdfast.standalone import VersionedStore, VersionInfo
+    from holdfast.standalone import VersionedStore
     from holdfast.standalone import open_versioned_store as open  # noqa: A004 - the name is holdfast.open
     from holdfast.store import (
         ReadStateStore,
@@ -95,7 +95,7 @@ _LAZY = {
     "StateStoreMetrics": "store",
     "StateStoreProvider": "store",
     "StateStores": "registry",
-    "VersionInfo": "standalone",
+    "VersionInfo": "reading",
     "VersionedStore": "standalone",
     "addListener": "spark",
     "open": "standalone:open_versioned_store",

@@ -17,7 +17,7 @@ __getattr__ = moved_names(__name__, {
     "VersionInfo": "holdfast.reading:VersionDetails",
     "StoreInfo": "holdfast.reading",
     "PartitionInfo": "holdfast.reading",
-    "HistoryLine": "holdfast.reading",
+    "HistoryLine": "holdfast.reading:VersionInfo",
     "PartitionChain": "holdfast.reading",
     "SegmentFile": "holdfast.reading",
     "KeyVersion": "holdfast.reading",

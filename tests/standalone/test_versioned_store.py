@@ -244,11 +244,21 @@ def test_history_tells_keys_bytes_and_changes(db: VersionedStore) -> None:
     put(db, a=1, b=2)
     put(db, b=3)
     newest, first, zero = db.history()
-    assert [(i.version, i.num_keys, i.changed) for i in (newest, first, zero)] == [
+    assert [(i.version, i.num_keys, i.changed_rows) for i in (newest, first, zero)] == [
         (2, 2, 1), (1, 2, 2), (0, 0, 0),
     ]  # fmt: skip
-    assert newest.bytes > first.bytes > zero.bytes == 0
+    assert newest.size_bytes > first.size_bytes > zero.size_bytes == 0
+    assert 0 < newest.written_bytes < newest.size_bytes
     assert newest.committed_at_ms >= first.committed_at_ms > 1_600_000_000_000
+
+
+def test_former_names_in_a_history_work_and_say_the_new_ones(db: VersionedStore) -> None:
+    put(db, a=1, b=2)
+    newest = db.history()[0]
+    with pytest.warns(DeprecationWarning, match="VersionInfo.size_bytes"):
+        assert newest.bytes == newest.size_bytes
+    with pytest.warns(DeprecationWarning, match="VersionInfo.changed_rows"):
+        assert newest.changed == 2
 
 
 def test_root_opens_again_without_schemas(db: VersionedStore, root: Path, partitions: int) -> None:

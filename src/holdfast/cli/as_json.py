@@ -17,7 +17,6 @@ from holdfast.cli.output import Check, Output, nobody_to_ask, table_fields
 from holdfast.errors import HoldfastError
 from holdfast.reading import (
     Diff,
-    HistoryLine,
     InspectedStore,
     KeyVersion,
     PartitionChain,
@@ -26,6 +25,7 @@ from holdfast.reading import (
     StoreInfo,
     Verification,
     VersionDetails,
+    VersionInfo,
 )
 from holdfast.reading.cells import cell_json, row_json
 from holdfast.store import Row
@@ -50,7 +50,7 @@ class JsonOutput(Output):
             body["files"] = [asdict(chain) for chain in chains]
         _print(body)
 
-    def history(self, root: RootInfo, lines: Sequence[HistoryLine]) -> None:
+    def history(self, root: RootInfo, lines: Sequence[VersionInfo]) -> None:
         versions = [_timed(asdict(line)) for line in lines]
         _print({"location": root.location, "total": root.versions, "versions": versions})
 

@@ -29,7 +29,6 @@ from holdfast.errors import HoldfastError
 from holdfast.reading import (
     Diff,
     FileCheck,
-    HistoryLine,
     InspectedStore,
     KeyVersion,
     PartitionChain,
@@ -39,6 +38,7 @@ from holdfast.reading import (
     StoreInfo,
     Verification,
     VersionDetails,
+    VersionInfo,
 )
 from holdfast.reading.cells import cell_text
 from holdfast.store import Row
@@ -131,7 +131,7 @@ class ConsoleOutput(Output):
                 _add_segment(table, part, "  or ")
         self._console.print(table)
 
-    def history(self, root: RootInfo, lines: Sequence[HistoryLine]) -> None:
+    def history(self, root: RootInfo, lines: Sequence[VersionInfo]) -> None:
         table = _table(">version", "committed", ">keys", ">changed", ">written", ">size", "tags")
         for line in lines:
             if line.problem is not None:

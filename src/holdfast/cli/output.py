@@ -14,7 +14,6 @@ from holdfast.admin import CopyPlan, CopyResult
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.reading import (
     Diff,
-    HistoryLine,
     InspectedStore,
     KeyVersion,
     PartitionChain,
@@ -22,6 +21,7 @@ from holdfast.reading import (
     RootInfo,
     Verification,
     VersionDetails,
+    VersionInfo,
 )
 from holdfast.store import Row
 
@@ -52,7 +52,7 @@ class Output(ABC):
         """One version; `chains` where its files were asked for."""
 
     @abstractmethod
-    def history(self, root: RootInfo, lines: Sequence[HistoryLine]) -> None:
+    def history(self, root: RootInfo, lines: Sequence[VersionInfo]) -> None:
         """The versions of a root, newest first; maybe not all of them."""
 
     @abstractmethod

@@ -10,13 +10,13 @@ A root is a store made by `holdfast.open`, the state of a query, or the folder o
 used alone; `open_roots` also takes a folder that holds several of those.
 """
 
+from holdfast.deprecation import moved_names
 from holdfast.reading.find import open_root, open_roots
 from holdfast.reading.live import LiveState, choose_store, read_state
 from holdfast.reading.model import (
     Change,
     Diff,
     FileCheck,
-    HistoryLine,
     KeyVersion,
     PartitionChain,
     PartitionInfo,
@@ -25,6 +25,7 @@ from holdfast.reading.model import (
     StoreInfo,
     Verification,
     VersionDetails,
+    VersionInfo,
 )
 from holdfast.reading.root import Root
 from holdfast.reading.store import InspectedStore
@@ -44,9 +45,9 @@ __all__ = [
     "Progress",
     "RootInfo",
     "VersionDetails",
+    "VersionInfo",
     "StoreInfo",
     "PartitionInfo",
-    "HistoryLine",
     "PartitionChain",
     "SegmentFile",
     "KeyVersion",
@@ -55,3 +56,5 @@ __all__ = [
     "FileCheck",
     "Verification",
 ]
+
+__getattr__ = moved_names(__name__, {"HistoryLine": "holdfast.reading:VersionInfo"})

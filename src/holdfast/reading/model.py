@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -81,8 +82,11 @@ class RootInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryLine:
-    """One version in a root's history. `problem` says why its manifest cannot be read."""
+class VersionInfo:
+    """One version in a history: what it holds, and what its commit wrote.
+
+    `problem` says why its manifest cannot be read; the figures are None then.
+    """
 
     version: int
     committed_at_ms: int | None = None
@@ -92,6 +96,25 @@ class HistoryLine:
     size_bytes: int | None = None
     tags: tuple[str, ...] = ()
     problem: str | None = None
+
+    @property
+    def bytes(self) -> int | None:
+        """The former name of `size_bytes`."""
+        return self._renamed("bytes", "size_bytes")
+
+    @property
+    def changed(self) -> int | None:
+        """The former name of `changed_rows`."""
+        return self._renamed("changed", "changed_rows")
+
+    def _renamed(self, old: str, new: str) -> int | None:
+        warnings.warn(
+            f"VersionInfo.{old} is VersionInfo.{new}: the next release has that name only.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        found: int | None = getattr(self, new)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,14 @@ from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Corruption, InvalidArgument, Unavailable, VersionNotFound
 from holdfast.ids import DEFAULT_STORE_NAME, OPERATOR
+from holdfast.reading.figures import store_infos, version_info
 from holdfast.reading.model import (
-    HistoryLine,
     PartitionChain,
-    PartitionInfo,
     RootInfo,
     RootKind,
     SegmentFile,
-    StoreInfo,
     VersionDetails,
+    VersionInfo,
 )
 from holdfast.reading.store import InspectedStore
 from holdfast.types import Schema
@@ -107,7 +106,7 @@ class Root:
             versions=len(self.versions),
             committed_at_ms=manifest.committed_at_ms,
             tags=self._known_tags,
-            stores=tuple(_store_infos(manifest)),
+            stores=tuple(store_infos(manifest)),
         )
 
     def version(
@@ -137,7 +136,7 @@ class Root:
                         part for part in info.partitions if partition in (None, part.partition)
                     ),
                 )
-                for info in _store_infos(manifest)
+                for info in store_infos(manifest)
                 if operator in (None, info.operator) and store in (None, info.store)
             ),
         )
@@ -152,38 +151,23 @@ class Root:
         store: str | None = None,
         partition: int | None = None,
         limit: int | None = None,
-    ) -> list[HistoryLine]:
+    ) -> list[VersionInfo]:
         """The versions there are, newest first; figures of the chosen stores only."""
         self._check_choice(operator, store, partition)
         return [
-            self._history_line(version, operator, store, partition)
+            self._info(version, operator, store, partition)
             for version in self.versions[::-1][:limit]
         ]
 
-    def _history_line(
+    def _info(
         self, version: int, operator: int | None, store: str | None, partition: int | None
-    ) -> HistoryLine:
+    ) -> VersionInfo:
+        tags = self._tags_of(version)
         try:
             manifest = self.manifest(version)
         except Corruption as error:
-            return HistoryLine(version, tags=self._tags_of(version), problem=error.message)
-        entries = [
-            entry
-            for op, name, entry in manifest.partitions()
-            if operator in (None, op) and store in (None, name)
-            if partition in (None, entry.index)
-        ]
-        refs = [ref for entry in entries for ref in entry.segments]
-        deltas = [ref for ref in refs if ref.low == ref.high == version]
-        return HistoryLine(
-            version=version,
-            committed_at_ms=manifest.committed_at_ms,
-            num_keys=sum(entry.num_keys for entry in entries),
-            changed_rows=sum(ref.info.rows for ref in deltas),
-            written_bytes=sum(ref.info.size for ref in deltas),
-            size_bytes=sum(ref.info.size for ref in refs),
-            tags=self._tags_of(version),
-        )
+            return VersionInfo(version, tags=tags, problem=error.message)
+        return version_info(manifest, tags, operator, store, partition)
 
     def chains(
         self,
@@ -333,31 +317,6 @@ def has_versions(storage: Storage) -> bool:
     """Whether a storage holds the manifests of a root, or some of them and a copy's mark."""
     listed = [blob.path for blob in storage.list(VERSIONS)]
     return COPYING in listed or any(manifest_version(path) is not None for path in listed)
-
-
-def _store_infos(manifest: Manifest) -> Iterator[StoreInfo]:
-    for operator, stores in sorted(manifest.operators.items()):
-        for name, entry in sorted(stores.items()):
-            yield StoreInfo(
-                operator=operator,
-                store=name,
-                partitions=tuple(_partition_info(part) for part in entry.partitions),
-                key_schema=entry.key_schema,
-                value_schema=entry.value_schema,
-                key_index_ordinal=entry.key_index,
-                num_cols_prefix_key=entry.prefix,
-            )
-
-
-def _partition_info(entry: PartitionEntry) -> PartitionInfo:
-    return PartitionInfo(
-        partition=entry.index,
-        num_keys=entry.num_keys,
-        segments=len(entry.segments),
-        size_bytes=sum(ref.info.size for ref in entry.segments),
-        evict=entry.evict,
-        expire=entry.expire,
-    )
 
 
 def _spans(numbers: tuple[int, ...] | list[int]) -> str:

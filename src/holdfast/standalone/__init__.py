@@ -1,9 +1,10 @@
 """A store for people who just want one: open a root, update it, read any version of it."""
 
 from holdfast.deprecation import moved_names
+from holdfast.reading.model import VersionInfo
 from holdfast.standalone.opening import open_on, open_versioned_store
 from holdfast.standalone.partitions import PartitionedReader, PartitionedStore
-from holdfast.standalone.versioned_store import VersionedStore, VersionInfo
+from holdfast.standalone.versioned_store import VersionedStore
 
 __all__ = [
     "VersionedStore",

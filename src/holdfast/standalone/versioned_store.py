@@ -6,7 +6,6 @@ import html
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -25,6 +24,8 @@ from holdfast.engine.versions.log import VersionLog
 from holdfast.engine.versions.retention import Cleaner
 from holdfast.errors import Closed, VersionNotFound
 from holdfast.ids import DEFAULT_STORE_NAME, OPERATOR, StateStoreId
+from holdfast.reading.figures import intact_history
+from holdfast.reading.model import VersionInfo
 from holdfast.standalone.partitions import PartitionedReader, PartitionedStore
 from holdfast.standalone.view import StandaloneView
 from holdfast.store import Row
@@ -32,18 +33,6 @@ from holdfast.types import Schema
 from holdfast.views import ViewSpec
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class VersionInfo:
-    """One line of a root's history."""
-
-    version: int
-    committed_at_ms: int
-    num_keys: int
-    bytes: int
-    changed: int
-    tags: tuple[str, ...] = ()
 
 
 class VersionedStore:
@@ -188,25 +177,7 @@ class VersionedStore:
     def history(self) -> list[VersionInfo]:
         """Every version that can be read, newest first; damaged ones are named in the log."""
         self._check_open()
-        names: dict[int, list[str]] = {}
-        for name, version in self._versions.intact_tags().items():
-            names.setdefault(version, []).append(name)
-        infos = []
-        for manifest in self._versions.intact():
-            version = manifest.version
-            entries = [entry for _, _, entry in manifest.partitions()]
-            refs = [ref for entry in entries for ref in entry.segments]
-            infos.append(
-                VersionInfo(
-                    version,
-                    manifest.committed_at_ms,
-                    sum(entry.num_keys for entry in entries),
-                    sum(ref.info.size for ref in refs),
-                    sum(ref.info.rows for ref in refs if ref.low == ref.high == version),
-                    tuple(sorted(names.get(version, []))),
-                )
-            )
-        return infos
+        return intact_history(self._versions)
 
     def maintain(self, *, snapshot: bool = False) -> None:
         """Merge what is due and clean up now, rather than in the background.

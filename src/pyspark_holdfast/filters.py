@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from holdfast.errors import InvalidArgument
-from holdfast.reading import InspectedStore
+from holdfast.reading.reader import VersionReader
 from holdfast.reading.where import check_filter
 from holdfast.store import Row
 from holdfast.types import Field, Schema, StructType
@@ -40,6 +40,7 @@ _COMPARE: dict[type[Filter], Callable[[Any, Any], Any]] = {
     LessThan: operator.lt,
     LessThanOrEqual: operator.le,
 }
+Places = dict[int, list[Row]]
 _MOST_KEYS = 256
 """More keys than these are found quicker by reading the partition."""
 
@@ -78,21 +79,30 @@ class KeyFilters:
                 found = part if found is None else found & part
         return found
 
-    def wanted_keys(self, store: InspectedStore, version: int) -> dict[int, list[Row]] | None:
+    def wanted_keys(self, reader: VersionReader) -> Places | None:
         """The only keys that can be meant, by partition; None where the filters do not say."""
+        return self._wanted(reader.key_schema, reader.partition_of)
+
+    def wanted_prefixes(self, reader: VersionReader) -> Places | None:
+        """The same of prefixes; None also where the store has none."""
+        if reader.shape.prefix == 0:
+            return None
+        return self._wanted(reader.shape.prefix_shape.key_schema, reader.partition_of_prefix)
+
+    def _wanted(self, schema: Schema, partition_of: Callable[[Row], int]) -> Places | None:
         choices = []
-        for column in store.key_schema.fields:
+        for column in schema.fields:
             equal = [f for f in self.columns.get(column.name, []) if type(f) in (EqualTo, In)]
             if not equal:
                 return None
             choices.append(min((_values(one) for one in equal), key=len))
-        keys = list(itertools.islice(itertools.product(*choices), _MOST_KEYS + 1))
-        if len(keys) > _MOST_KEYS:
+        rows = list(itertools.islice(itertools.product(*choices), _MOST_KEYS + 1))
+        if len(rows) > _MOST_KEYS:
             return None
-        places: dict[int, list[Row]] = {}
+        places: Places = {}
         try:
-            for key in keys:
-                places.setdefault(store.partition_of(key, version), []).append(key)
+            for row in rows:
+                places.setdefault(partition_of(row), []).append(row)
         except InvalidArgument:
             return None
         return places

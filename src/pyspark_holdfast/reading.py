@@ -27,7 +27,7 @@ _ROWS_PER_BATCH = 64 * 1024
 
 @dataclass
 class StatePartition(InputPartition):
-    """One partition of a store at some versions, and the keys wanted of it (None: all)."""
+    """One partition of a store at some versions, and the keys or prefixes wanted (None: all)."""
 
     location: str
     operator: int
@@ -35,6 +35,7 @@ class StatePartition(InputPartition):
     partition: int
     versions: tuple[int, ...]
     keys: tuple[Row, ...] | None = None
+    prefixes: tuple[Row, ...] | None = None
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def open(self) -> InspectedStore:
@@ -55,16 +56,20 @@ class StateReader(DataSourceReader):
         root, store = self._opened()
         version = root.resolve(self._options.version)
         indexes = [entry.index for entry in store.entries(version)]
-        keys = None
+        keys = prefixes = None
         if self._filters is not None:
             indexes = [index for index in indexes if self._filters.may_have(index)]
-            keys = self._filters.wanted_keys(store, version)
-        if keys is not None:
-            indexes = [index for index in indexes if index in keys]
+            reader = store.at(version)
+            keys = self._filters.wanted_keys(reader)
+            prefixes = None if keys is not None else self._filters.wanted_prefixes(reader)
+        for wanted in (keys, prefixes):
+            if wanted is not None:
+                indexes = [index for index in indexes if index in wanted]
         return [
             StatePartition(
                 root.location, store.operator, store.name, index, (version,),
-                None if keys is None else tuple(keys[index]), self._options.storage,
+                None if keys is None else tuple(keys[index]),
+                None if prefixes is None else tuple(prefixes[index]), self._options.storage,
             )
             for index in indexes
         ]  # fmt: skip
@@ -80,14 +85,19 @@ class StateReader(DataSourceReader):
         target = to_arrow_schema(self._schema, timezone="UTC")
         store = partition.open()
         (version,) = partition.versions
-        with store.root.reading(version):
-            if partition.keys is not None:
-                tables = iter([store.find(partition.keys, version)])
-            else:
-                tables = store.tables(version, where=self._expression(store))
-            for table in tables:
-                for batch in table.to_batches(max_chunksize=_ROWS_PER_BATCH):
-                    yield _shaped(target, batch, partition.partition)
+        for table in self._tables(store, version, partition):
+            for batch in table.to_batches(max_chunksize=_ROWS_PER_BATCH):
+                yield _shaped(target, batch, partition.partition)
+
+    def _tables(
+        self, store: InspectedStore, version: int, partition: StatePartition
+    ) -> Iterator[pa.Table]:
+        if partition.keys is not None:
+            yield store.at(version).find(partition.keys)
+            return
+        where = self._expression(store)
+        for prefix in (None,) if partition.prefixes is None else partition.prefixes:
+            yield from store.tables(version, where=where, prefix=prefix)
 
     def _expression(self, store: InspectedStore) -> pc.Expression | None:
         return None if self._filters is None else self._filters.expression(store.key_schema)
@@ -143,12 +153,11 @@ class ChangeReader(StateReader):
         target = to_arrow_schema(self._schema, timezone="UTC")
         store = partition.open()
         for version in partition.versions:
-            with store.root.reading(version):
-                for table, gone in store.changes(version):
-                    kinds = pc.if_else(gone, "delete", "update")
-                    table = table.append_column("_gone", gone).append_column("_kind", kinds)
-                    for batch in table.to_batches(max_chunksize=_ROWS_PER_BATCH):
-                        yield _shaped(target, batch, partition.partition, version)
+            for table, gone in store.at(version).changes():
+                kinds = pc.if_else(gone, "delete", "update")
+                table = table.append_column("_gone", gone).append_column("_kind", kinds)
+                for batch in table.to_batches(max_chunksize=_ROWS_PER_BATCH):
+                    yield _shaped(target, batch, partition.partition, version)
 
 
 def _indexes(root: Root, store: InspectedStore, version: int) -> list[int]:

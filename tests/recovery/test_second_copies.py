@@ -291,7 +291,7 @@ def test_every_open_version_reads_the_copy_that_one_of_them_fell_back_to(
 
 
 def chains(store: Any) -> list[Chain]:
-    return [part._partition.chain for part in getattr(store, "_parts", [store])]
+    return [part.partition.chain for part in getattr(store, "_parts", [store])]
 
 
 def open_segments(store: Any) -> None:
@@ -416,7 +416,7 @@ def test_a_discarded_attempt_leaves_no_copy(tmp_path: Path) -> None:
         store = db.update()
         store.put(("p", 1), (1, "x"))
         provider: Any = db.provider
-        attempt = provider.prepare(store._opened, store._partition)
+        attempt = provider.prepare(store._opened, store.partition)
         assert len(data_paths(storage)) == 2
         provider.discard(attempt)
     assert data_paths(storage) == []

@@ -365,6 +365,38 @@ def test_only_the_wanted_key_is_read(tmp_path: Path) -> None:
     assert batch.num_rows == 1
 
 
+def test_only_the_wanted_prefixes_are_read(tmp_path: Path) -> None:
+    from pyspark.sql.datasource import EqualTo, GreaterThan, In
+
+    from pyspark_holdfast.reading import FilteredStateReader, StatePartition
+
+    held = {(f"u{i % 10}", i): i * i for i in range(200)}
+    db = holdfast.open(
+        tmp_path, key="user string, day int", value="total long", partitions=4,
+        num_cols_prefix_key=1,
+    )  # fmt: skip
+    with db.update() as store:
+        for key, total in held.items():
+            store.put(key, (total,))
+    source = DefaultSource({"path": str(tmp_path)})
+    for filters, users, after in [
+        ([EqualTo(("key", "user"), "u7")], {"u7"}, -1),
+        ([In(("key", "user"), ("u1", "u2")), GreaterThan(("key", "day"), 50)], {"u1", "u2"}, 50),
+        ([EqualTo(("key", "user"), "nobody")], set(), -1),
+    ]:
+        reader = FilteredStateReader(ReadOptions.of(source.options), source.schema())
+        assert list(reader.pushFilters(filters)) == filters
+        found = {}
+        for place in reader.partitions():
+            assert isinstance(place, StatePartition)
+            assert place.prefixes
+            for batch in reader.read(place):
+                for row in batch.to_pylist():
+                    found[tuple(row["key"].values())] = row["value"]["total"]
+        wanted = {k: v for k, v in held.items() if k[0] in users and k[1] > after}
+        assert found == wanted
+
+
 # -- what there is -------------------------------------------------------------------------------
 
 

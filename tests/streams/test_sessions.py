@@ -59,7 +59,7 @@ def _table(rows: list[tuple[str | None, int, Session]], store: EngineStateStore)
             ROWS: pa.array([1] * len(rows), pa.int64()),
         }
     )
-    shape = store._partition.shape
+    shape = store.partition.shape
     hashes = shape.hasher.hash_columns([table.column(n).combine_chunks() for n in KEY.names])
     return table.append_column("_hash", pa.array(hashes))
 

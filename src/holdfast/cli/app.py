@@ -168,6 +168,15 @@ def scan(
             show_default=False,
         ),
     ] = None,
+    prefix: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prefix",
+            metavar="CELL",
+            help="Only keys that begin with it; once for each column of the store's prefix.",
+            show_default=False,
+        ),
+    ] = None,
     columns: Annotated[
         str | None,
         typer.Option("--columns", metavar="A,B,…", help="Only these columns.", show_default=False),
@@ -184,7 +193,7 @@ def scan(
 
     chosen = commands.Selection(root, operator, store, partition)
     names = None if columns is None else [name.strip() for name in columns.split(",")]
-    commands.run(json, lambda to: commands.scan(to, chosen, at, names, where, limit))
+    commands.run(json, lambda to: commands.scan(to, chosen, at, names, where, prefix, limit))
 
 
 @app.command()

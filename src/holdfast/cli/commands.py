@@ -142,15 +142,17 @@ def scan(
     at: str | None,
     columns: list[str] | None,
     where: str | None,
+    prefix: list[str] | None,
     limit: int,
 ) -> Exit:
     """Print rows."""
     store = chosen.open_store()
     version = store.root.resolve(at)
+    wanted = parse_row(store.at(version).prefix_schema, prefix) if prefix else None
     if limit:
-        table, more = store.head(limit, version, columns, where)
+        table, more = store.head(limit, version, columns, where, wanted)
     else:
-        table, more = store.scan(version, columns, where), False
+        table, more = store.scan(version, columns, where, wanted), False
     output.rows(store, version, table, more)
     return Exit.OK
 

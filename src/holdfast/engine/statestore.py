@@ -39,7 +39,8 @@ class EngineReadStateStore(ReadStateStore):
     def __init__(self, provider: EngineProvider, version: int, reader: PartitionReader) -> None:
         self._provider = provider
         self._version = version
-        self._partition = reader
+        self.partition = reader
+        """The partition that is read, for those who read several as one."""
         self._state = State.UPDATING
 
     @property
@@ -52,16 +53,16 @@ class EngineReadStateStore(ReadStateStore):
 
     @property
     def key_schema(self) -> Schema:
-        return self._partition.shape.key_schema
+        return self.partition.shape.key_schema
 
     @property
     def value_schema(self) -> Schema:
-        return self._partition.shape.value_schema
+        return self.partition.shape.value_schema
 
     def get(self, key: Any) -> Row | None:
         if self._state is State.ABORTED:
             raise self._closed()
-        return self._partition.get(key)
+        return self.partition.get(key)
 
     def get_many(self, keys: pa.Table) -> pa.Table:
         return self._readable().get_many(keys)
@@ -87,14 +88,14 @@ class EngineReadStateStore(ReadStateStore):
         """The keys this version put, with their values, a table at a time."""
         for piece in self._readable().delta_pieces():
             live = piece if piece.dead is None else piece.where(~piece.dead)
-            yield rows_table(self._partition.shape, live)
+            yield rows_table(self.partition.shape, live)
 
     def changed_tables(self) -> Iterator[tuple[pa.Table, pa.Table]]:
         """What this version changed, a piece at a time: rows it put, and rows it let go.
 
         Of the latter only the keys mean something. What a bound hid is not among them.
         """
-        shape = self._partition.shape
+        shape = self.partition.shape
         for piece, live in self._readable().changed_pieces():
             if live is None:
                 yield rows_table(shape, piece), rows_table(shape, piece).slice(0, 0)
@@ -104,12 +105,12 @@ class EngineReadStateStore(ReadStateStore):
     def hidden_tables(self, before: Bounds) -> Iterator[pa.Table]:
         """Keys that this version's bounds hid; `before` are those of the version before it."""
         for piece in self._readable().hidden_pieces(before):
-            yield rows_table(self._partition.shape, piece)
+            yield rows_table(self.partition.shape, piece)
 
     def evicted_tables(self, above: int | None, upto: int) -> Iterator[pa.Table]:
         """Keys whose index lies above `above` and at or below `upto`, evicted or not."""
         for piece in self._readable().evicted_pieces(above, upto):
-            yield rows_table(self._partition.shape, piece)
+            yield rows_table(self.partition.shape, piece)
 
     @property
     def evict_bound(self) -> int | None:
@@ -144,13 +145,13 @@ class EngineReadStateStore(ReadStateStore):
     def _readable(self) -> PartitionReader:
         if self._state is State.ABORTED:
             raise self._closed()
-        return self._partition
+        return self.partition
 
     def _closed(self) -> Closed:
         return Closed(f"{self} was aborted; ask its provider for a new store.")
 
     def _pairs(self, pieces: Iterator[Rows]) -> Iterator[RowPair]:
-        return row_pairs(self._partition.shape, pieces)
+        return row_pairs(self.partition.shape, pieces)
 
     def __repr__(self) -> str:
         return f"HDFSStateStore[id={self.id},dir={self._provider.base_dir}]"
@@ -159,7 +160,7 @@ class EngineReadStateStore(ReadStateStore):
 class EngineStateStore(EngineReadStateStore, StateStore):
     """One version open for update."""
 
-    _partition: PartitionWriter
+    partition: PartitionWriter
 
     def __init__(
         self, provider: EngineProvider, version: int, writer: PartitionWriter, opened: OpenVersion
@@ -172,7 +173,7 @@ class EngineStateStore(EngineReadStateStore, StateStore):
         """Set a key; with `expires_ms` it is gone once `expire` is called with that time."""
         if self._state is not State.UPDATING or self._attempt is not None:
             self._refuse("put")
-        self._partition.put(key, value, expires_ms)
+        self.partition.put(key, value, expires_ms)
 
     def remove(self, key: Any) -> None:
         self._updating("remove").remove(key)
@@ -214,7 +215,7 @@ class EngineStateStore(EngineReadStateStore, StateStore):
             self._refuse("commit")
         try:
             if self._attempt is None:
-                self._attempt = self._provider.prepare(self._opened, self._partition)
+                self._attempt = self._provider.prepare(self._opened, self.partition)
             if not self._provider.prepares_only:
                 file = self._provider.publish(self._opened, self._attempt)
                 log.info("Committed version %d for %s to file %s", new_version, self, file)
@@ -237,7 +238,7 @@ class EngineStateStore(EngineReadStateStore, StateStore):
         if self._state is not State.UPDATING:
             return
         self._state = State.ABORTED
-        self._partition.memtable.clear()
+        self.partition.memtable.clear()
         if self._attempt is not None:
             self._provider.discard(self._attempt)
         log.info("Aborted version %d for %s", self._version + 1, self)
@@ -260,7 +261,7 @@ class EngineStateStore(EngineReadStateStore, StateStore):
     @property
     def metrics(self) -> StateStoreMetrics:
         self._readable()
-        writer, attempt = self._partition, self._attempt
+        writer, attempt = self.partition, self._attempt
         base = writer.chain.entry
         return self._provider.metrics_of(
             attempt.segments(base) if attempt and self.has_committed else base.segments,
@@ -271,7 +272,7 @@ class EngineStateStore(EngineReadStateStore, StateStore):
     def _updating(self, what: str) -> PartitionWriter:
         if self._state is not State.UPDATING or self._attempt is not None:
             self._refuse(what)
-        return self._partition
+        return self.partition
 
     def _refuse(self, what: str) -> None:
         raise IllegalState(f"Cannot {what} after already committed or aborted")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from holdfast.engine.partition.writer import FOUND
 from holdfast.store import Row
 from holdfast.types import Schema
 
@@ -33,6 +34,18 @@ def fit_table(table: pa.Table, keys: Schema, stored: Schema, wanted: Schema) -> 
     fitted = fit_columns(values, stored, wanted, table.num_rows)
     columns = [*(table.column(name) for name in keys.names), *fitted]
     return pa.table(columns, schema=pa.schema([*keys.arrow, *wanted.arrow]))
+
+
+def fit_found(table: pa.Table, keys: Schema, stored: Schema, wanted: Schema) -> pa.Table:
+    """The outcome of `get_many` with other value columns."""
+    if stored == wanted:
+        return table
+    values = [table.column(name) for name in stored.names]
+    columns = [*(table.column(name) for name in keys.names)]
+    columns += fit_columns(values, stored, wanted, table.num_rows)
+    fields = [*keys.arrow, *(field.with_nullable(True) for field in wanted.arrow)]
+    found = table.schema.field(FOUND)
+    return pa.table([*columns, table.column(FOUND)], schema=pa.schema([*fields, found]))
 
 
 def fit_row(row: Row | None, stored: Schema, wanted: Schema) -> Row | None:

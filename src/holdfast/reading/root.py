@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 
@@ -13,7 +11,7 @@ from holdfast.engine.partition.chain import Chain, SegmentCache, StoreShape
 from holdfast.engine.partition.writer import PartitionReader
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.log import VersionLog
-from holdfast.errors import Corruption, InvalidArgument, Unavailable, VersionNotFound
+from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
 from holdfast.ids import DEFAULT_STORE_NAME, OPERATOR
 from holdfast.reading.figures import store_infos, version_info
 from holdfast.reading.model import (
@@ -257,20 +255,6 @@ class Root:
         shape = self.shape(manifest.operators[operator][store])
         cache = self.cache(operator, store, entry.index, shape)
         return PartitionReader(shape, Chain(entry, manifest.version, cache))
-
-    @contextmanager
-    def reading(self, version: int) -> Iterator[None]:
-        """Tell a version whose files were cleaned up under a reader from one that is damaged."""
-        try:
-            yield
-        except (Corruption, Unavailable) as error:
-            if version in self.log.versions():
-                raise
-            raise VersionNotFound(
-                f"Version {version} of {self.location} was removed by retention while it was being "
-                "read. Read a newer one (`refresh()` goes on to the newest); a tagged version "
-                "stays."
-            ) from error
 
     def cache(self, operator: int, store: str, partition: int, shape: StoreShape) -> SegmentCache:
         """The open segments of one partition, shared by all versions of that shape."""

@@ -7,19 +7,15 @@ from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from holdfast.engine.files.manifest import PartitionEntry, StoreEntry
-from holdfast.engine.partition.chain import StoreShape
-from holdfast.engine.partition.writer import FOUND, PartitionReader, rows_table
-from holdfast.errors import InvalidArgument, VersionNotFound
+from holdfast.errors import VersionNotFound
 from holdfast.reading.diff import diff_partition
-from holdfast.reading.evolution import fit_row, fit_table
 from holdfast.reading.model import Change, ChangeKind, Diff, KeyVersion
-from holdfast.reading.where import check_filter, parse_where
+from holdfast.reading.reader import StorePlace, VersionReader, scan_schema
 from holdfast.store import Row
-from holdfast.types import Schema, StructType
+from holdfast.types import Schema
 
 if TYPE_CHECKING:
     from holdfast.reading.root import Root
@@ -38,8 +34,8 @@ class InspectedStore:
         self.operator = operator
         self.name = name
         self.partition = partition
-        self._open: tuple[int, dict[int, PartitionReader]] | None = None
-        """The version that was read last, with its partitions."""
+        self._open: VersionReader | None = None
+        """The version that was read last."""
 
     @property
     def key_schema(self) -> Schema:
@@ -51,9 +47,24 @@ class InspectedStore:
         """The columns of a value in the newest version."""
         return self._newest().value_schema
 
+    def at(self, at: VersionLike = None) -> VersionReader:
+        """A version, for reading. Raises VersionNotFound where the store was added later."""
+        version, opened = self.root.resolve(at), self._open
+        if opened is None or opened.version != version:
+            opened = self._open = self._opened(version)
+        return opened
+
+    def _opened(self, version: int) -> VersionReader:
+        manifest = self.root.manifest(version)
+        entries = self.entries(version)
+        parts = [self.root.reader(manifest, self.operator, self.name, entry) for entry in entries]
+        place = StorePlace(self.root.log, self.operator, self.name)
+        return VersionReader(place, version, parts, self.value_schema, manifest)
+
     def get(self, key: Any, at: VersionLike = None) -> Row | None:
-        """The value of a key at a version, or None."""
-        return self._get(key, self.root.resolve(at))
+        """The value of a key at a version, or None; None also where the store was added later."""
+        version = self.root.resolve(at)
+        return self.at(version).get(key) if self._is_in(version) else None
 
     def key_history(self, key: Any) -> list[KeyVersion]:
         """The versions in which a key came, changed or went, oldest first.
@@ -66,7 +77,7 @@ class InspectedStore:
         for line in reversed(self.root.history()):
             if line.problem is not None or line.committed_at_ms is None:
                 continue
-            value = self._get(key, line.version)
+            value = self.get(key, line.version)
             if not _same(before, value):
                 change = _kind_of_change(before, value)
                 found.append(KeyVersion(line.version, line.committed_at_ms, change, value))
@@ -74,65 +85,27 @@ class InspectedStore:
         return found
 
     def scan(
-        self, at: VersionLike = None, columns: Sequence[str] | None = None, where: Any = None
+        self,
+        at: VersionLike = None,
+        columns: Sequence[str] | None = None,
+        where: Any = None,
+        prefix: Any = None,
     ) -> pa.Table:
         """The state at a version as a table.
 
         `where` is a filter as text, see `parse_where`, or a pyarrow.compute expression.
         """
-        empty = self.arrow_schema(columns).empty_table()
-        return pa.concat_tables([empty, *self.tables(at, columns, where)])
+        return self.at(at).scan(columns, where, prefix)
 
     def tables(
-        self, at: VersionLike = None, columns: Sequence[str] | None = None, where: Any = None
+        self,
+        at: VersionLike = None,
+        columns: Sequence[str] | None = None,
+        where: Any = None,
+        prefix: Any = None,
     ) -> Iterator[pa.Table]:
-        """The same a table at a time, as of this call."""
-        readers = self._readers(self.root.resolve(at)).values()
-        wanted = self.arrow_schema(columns).names
-        expression = self.expression(where)
-        return (
-            (table if expression is None else table.filter(expression)).select(wanted)
-            for reader in readers
-            for table in (self._fitted(reader, table) for table in reader.tables())
-        )
-
-    def expression(self, where: Any) -> Any:
-        """A filter as Arrow takes it; None stays None. Raises InvalidArgument for one that cannot
-        be applied to this store.
-        """
-        if where is None:
-            return None
-        columns = StructType((*self.key_schema.fields, *self.value_schema.fields))
-        return (
-            parse_where(where, columns) if isinstance(where, str) else check_filter(where, columns)
-        )
-
-    def changes(self, at: VersionLike = None) -> Iterator[tuple[pa.Table, pa.Array]]:
-        """What a version wrote: keys with their new values, and for each row whether it is gone.
-
-        Keys that a bound evicted are not among them: nothing is written for those.
-        """
-        for reader in self._readers(self.root.resolve(at)).values():
-            for piece in reader.delta_pieces():
-                dead = np.zeros(len(piece), bool) if piece.dead is None else piece.dead
-                yield self._fitted(reader, rows_table(reader.shape, piece)), pa.array(dead)
-
-    def find(self, keys: Sequence[Row], at: VersionLike = None) -> pa.Table:
-        """Those of some keys that there are, with their values, as a table."""
-        parts = []
-        for reader in self._readers(self.root.resolve(at)).values():
-            codec = reader.shape.keys
-            columns = codec.to_arrow([codec.encode(key) for key in keys])
-            found = reader.get_many(pa.table(columns, names=list(codec.schema.names)))
-            present = found.filter(found.column(FOUND)).drop_columns([FOUND])
-            parts.append(self._fitted(reader, present))
-        return pa.concat_tables(parts)
-
-    def partition_of(self, key: Any, at: VersionLike = None) -> int:
-        """The partition a key belongs to, whether it is there or not."""
-        entry = self.root.manifest(self.root.resolve(at)).operators[self.operator][self.name]
-        shape = self.root.shape(entry)
-        return _partition_of(shape, entry, shape.keys.encode(key)).index
+        """The same a table at a time; `prefix` leaves only the keys that begin with it."""
+        return self.at(at).tables(columns, where, prefix)
 
     def head(
         self,
@@ -140,11 +113,12 @@ class InspectedStore:
         at: VersionLike = None,
         columns: Sequence[str] | None = None,
         where: Any = None,
+        prefix: Any = None,
     ) -> tuple[pa.Table, bool]:
         """The first rows of a scan, and whether there are more. Reads no further than that."""
         parts = [self.arrow_schema(columns).empty_table()]
         rows = 0
-        for part in self.tables(at, columns, where):
+        for part in self.tables(at, columns, where, prefix):
             parts.append(part)
             rows += part.num_rows
             if rows > limit:
@@ -153,12 +127,7 @@ class InspectedStore:
 
     def arrow_schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
         """The columns of a scan."""
-        schema = pa.schema([*self.key_schema.arrow, *self.value_schema.arrow])
-        wanted = schema.names if columns is None else columns
-        for name in wanted:
-            if name not in schema.names:
-                raise InvalidArgument(f"There is no column {name!r}; there are {schema.names}.")
-        return pa.schema([schema.field(name) for name in wanted])
+        return scan_schema(self.key_schema, self.value_schema, columns)
 
     def diff(
         self, before: VersionLike, after: VersionLike = None, limit: int | None = None
@@ -170,41 +139,16 @@ class InspectedStore:
         old, new = self.root.resolve(before), self.root.resolve(after)
         counts: dict[ChangeKind, int] = {"added": 0, "changed": 0, "removed": 0}
         changes: list[Change] = []
-        new_readers = self._readers(new)
-        for index, reader in self._readers(old).items():
+        newer = {part.chain.entry.index: part for part in self.at(new).parts}
+        for reader in self.at(old).parts:
+            index = reader.chain.entry.index
             room = None if limit is None else limit - len(changes)
             opener = self.root.cache(self.operator, self.name, index, reader.shape).open
-            part = diff_partition(reader, new_readers[index], opener, self.value_schema, room)
+            part = diff_partition(reader, newer[index], opener, self.value_schema, room)
             changes += part.changes
             for kind in counts:
                 counts[kind] += part.counts[kind]
         return Diff(old, new, **counts, changes=tuple(sorted(changes, key=_by_key)))
-
-    def _get(self, key: Any, version: int) -> Row | None:
-        entry = self.root.manifest(version).operators.get(self.operator, {}).get(self.name)
-        if entry is None:
-            return None
-        shape = self.root.shape(entry)
-        part = _partition_of(shape, entry, shape.keys.encode(key))
-        if self.partition not in (None, part.index):
-            return None
-        found = self._readers(version)[part.index].get(key)
-        return fit_row(found, shape.value_schema, self.value_schema)
-
-    def _fitted(self, reader: PartitionReader, table: pa.Table) -> pa.Table:
-        shape = reader.shape
-        return fit_table(table, shape.key_schema, shape.value_schema, self.value_schema)
-
-    def _readers(self, version: int) -> dict[int, PartitionReader]:
-        opened = self._open
-        if opened is None or opened[0] != version:
-            manifest = self.root.manifest(version)
-            readers = {
-                entry.index: self.root.reader(manifest, self.operator, self.name, entry)
-                for entry in self.entries(version)
-            }
-            opened = self._open = (version, readers)
-        return opened[1]
 
     def entries(self, version: int) -> list[PartitionEntry]:
         """The partitions at a version. Raises VersionNotFound where the store was added later."""
@@ -216,20 +160,15 @@ class InspectedStore:
             )
         return [part for part in entry.partitions if self.partition in (None, part.index)]
 
+    def _is_in(self, version: int) -> bool:
+        return self.name in self.root.manifest(version).operators.get(self.operator, {})
+
     def _newest(self) -> StoreEntry:
         return self.root.newest_readable().operators[self.operator][self.name]
 
     def __repr__(self) -> str:
         part = "" if self.partition is None else f", partition={self.partition}"
         return f"InspectedStore[{self.root.location}, {self.operator}/{self.name}{part}]"
-
-
-def _partition_of(shape: StoreShape, entry: StoreEntry, key: Row) -> PartitionEntry:
-    """Where a key lies. A provider's store on its own has one partition, whatever the hash."""
-    if len(entry.partitions) == 1:
-        return entry.partitions[0]
-    top = shape.hasher.hash_row(key) >> 32
-    return next(part for part in entry.partitions if top % part.modulus == part.index)
 
 
 def _by_key(change: Change) -> tuple[tuple[bool, bool, Any], ...]:

@@ -2,77 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
-import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.files.segment import HASH
-from holdfast.engine.hashing.spark_hash import partition_of
-from holdfast.engine.partition.writer import hashes_of
 from holdfast.engine.statestore import EngineReadStateStore, EngineStateStore, State
 from holdfast.errors import Conflict, IllegalState
 from holdfast.ids import OPERATOR, StateStoreId
-from holdfast.store import ReadStateStore, Row, RowPair, StateStore, StateStoreMetrics
-from holdfast.types import Schema, as_table, columns_of, parts_of
+from holdfast.reading.reader import StorePlace, VersionReader
+from holdfast.reading.state import ReadableState
+from holdfast.store import ReadStateStore, StateStore, StateStoreMetrics
+from holdfast.types import as_table, parts_of
 
 
-class PartitionedReader(ReadStateStore):
-    """A version over all partitions, for reading."""
+class PartitionedReader(ReadableState, ReadStateStore):
+    """A version over all partitions, for reading. Made by `holdfast.open(…).at(version)`.
 
-    def __init__(self, root: str, version: int, parts: list[EngineReadStateStore]) -> None:
-        self._root = root
-        self._version = version
+    It reads what `holdfast.read` reads, in the same way. `abort` lets go of it.
+    """
+
+    def __init__(
+        self,
+        place: StorePlace,
+        version: int,
+        parts: Sequence[EngineReadStateStore],
+        reopened: Callable[[int | str | None], PartitionedReader],
+        *,
+        is_updated: bool = False,
+    ) -> None:
         self._parts = parts
-        self._hasher = parts[0]._partition.shape.hasher
+        self._reopened = reopened
+        """Opens a version by number or tag, and the newest one for None."""
+        partitions = [part.partition for part in parts]
+        self._at = VersionReader(place, version, partitions, is_updated=is_updated)
 
     @property
     def id(self) -> StateStoreId:
         return StateStoreId(self._root, OPERATOR, 0)
 
     @property
-    def version(self) -> int:
-        return self._version
+    def _root(self) -> str:
+        return self._at.place.log.storage.location
 
-    @property
-    def key_schema(self) -> Schema:
-        return self._parts[0].key_schema
+    def refresh(self) -> Self:
+        newest = self._reopened(None)
+        self._parts, self._at = newest._parts, newest._at
+        return self
 
-    @property
-    def value_schema(self) -> Schema:
-        return self._parts[0].value_schema
-
-    def get(self, key: Any) -> Row | None:
-        return self._part(key).get(key)
-
-    def get_many(self, keys: pa.Table) -> pa.Table:
-        if len(self._parts) == 1:
-            return self._parts[0].get_many(keys)
-        found, places = [], []
-        for part, share, rows in self._shares(as_table(keys)):
-            found.append(part.get_many(share))
-            places.append(rows)
-        if not found:
-            return self._parts[0].get_many(keys)
-        back = np.argsort(np.concatenate(places))
-        return pa.concat_tables(found).take(pa.array(back))
-
-    def iterator(self) -> Iterator[RowPair]:
-        iterators = [part.iterator() for part in self._parts]
-        return (pair for each in iterators for pair in each)
-
-    def get_range(self, start: Any = None, end: Any = None) -> Iterator[RowPair]:
-        iterators = [part.get_range(start, end) for part in self._parts]
-        return (pair for each in iterators for pair in each)
-
-    def prefix_scan(self, prefix: Any) -> Iterator[RowPair]:
-        iterators = [part.prefix_scan(prefix) for part in self._parts]
-        return (pair for each in iterators for pair in each)
-
-    def scan(self, columns: list[str] | None = None, where: Any = None) -> pa.Table:
-        return pa.concat_tables([part.scan(columns, where) for part in self._parts])
+    def at(self, version: int | str) -> PartitionedReader:
+        return self._reopened(version)
 
     @property
     def metrics(self) -> StateStoreMetrics:
@@ -85,45 +65,27 @@ class PartitionedReader(ReadStateStore):
         )
 
     def abort(self) -> None:
-        for part in self._parts:
-            part.abort()
-
-    def _part(self, key: Any) -> EngineReadStateStore:
-        if len(self._parts) == 1:
-            return self._parts[0]
-        encoded = self._parts[0]._partition.shape.keys.encode(key)
-        hashed = self._hasher.hash_row(encoded)
-        return self._parts[(hashed >> 32) % len(self._parts)]
-
-    def _shares(self, table: pa.Table) -> Iterator[tuple[Any, pa.Table, Any]]:
-        """Each partition's share of a table, hashed once, with the rows it came from."""
-        hashes = hashes_of(table, columns_of(table, self.key_schema), self._hasher)
-        if HASH not in table.column_names:
-            table = table.append_column(HASH, pa.array(hashes))
-        where = partition_of(hashes, len(self._parts))
-        for number, part in enumerate(self._parts):
-            rows = np.flatnonzero(where == number)
-            if len(rows):
-                yield part, table.take(pa.array(rows)), rows
+        self._at.close(f"{self} was aborted; open the version again.")
 
     def __repr__(self) -> str:
-        return f"StateReader[version={self._version},dir={self._root}]"
+        return f"StateReader[version={self.version},dir={self._root}]"
 
 
 class PartitionedStore(PartitionedReader, StateStore):
     """The newest version over all partitions, open for update."""
 
-    _parts: list[EngineStateStore]  # type: ignore[assignment]  # narrower than the reader's
+    _parts: list[EngineStateStore]
 
     def __init__(
         self,
-        root: str,
+        place: StorePlace,
         version: int,
         parts: list[EngineStateStore],
+        reopened: Callable[[int | str | None], PartitionedReader],
         commit: Callable[[list[EngineStateStore]], None],
         committed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(root, version, list(parts))
+        super().__init__(place, version, parts, reopened, is_updated=True)
         self._commit = commit
         self._committed = committed
         """Called once the version is there; what it raises does not undo that."""
@@ -131,28 +93,39 @@ class PartitionedStore(PartitionedReader, StateStore):
         self._unclear = False
         """Whether a manifest may name the files of this update; then clean-up decides on them."""
 
+    @property
+    def num_keys(self) -> int:
+        return self.metrics.num_keys
+
+    def refresh(self) -> Self:
+        raise IllegalState(f"{self} is open for update and stays at its version; commit it first.")
+
     def put(self, key: Any, value: Any, expires_ms: int | None = None) -> None:
         """Set a key; with `expires_ms` it is gone once `expire` is called with that time."""
-        self._part(key).put(key, value, expires_ms)  # type: ignore[attr-defined]
+        self._part(key).put(key, value, expires_ms)
 
     def remove(self, key: Any) -> None:
-        self._part(key).remove(key)  # type: ignore[attr-defined]
+        self._part(key).remove(key)
+
+    def _part(self, key: Any) -> EngineStateStore:
+        parts = self._parts
+        return parts[0] if len(parts) == 1 else parts[self._at.position(key)]
 
     def put_many(self, rows: pa.Table) -> None:
         if len(self._parts) == 1:
             self._parts[0].put_many(rows)
             return
         for whole in parts_of(as_table(rows)):
-            for part, share, _ in self._shares(whole):
-                part.put_many(share)
+            for position, share, _ in self._at.shares(whole):
+                self._parts[position].put_many(share)
 
     def remove_many(self, keys: pa.Table) -> None:
         if len(self._parts) == 1:
             self._parts[0].remove_many(keys)
             return
         for whole in parts_of(as_table(keys)):
-            for part, share, _ in self._shares(whole):
-                part.remove_many(share)
+            for position, share, _ in self._at.shares(whole):
+                self._parts[position].remove_many(share)
 
     def update_many(self, rows: pa.Table, change: Callable[[pa.Table, pa.Table], pa.Table]) -> None:
         """Read, change and write back many keys; `change` is called once for each partition.
@@ -164,8 +137,8 @@ class PartitionedStore(PartitionedReader, StateStore):
         if len(self._parts) == 1:
             self._parts[0].update_many(rows, change)
             return
-        for part, share, _ in self._shares(as_table(rows)):
-            part.update_many(share, change)
+        for position, share, _ in self._at.shares(as_table(rows)):
+            self._parts[position].update_many(share, change)
 
     def evict(self, upto: Any) -> int:
         """Drop every key whose index column is at or below `upto`; return how many those were."""
@@ -189,12 +162,13 @@ class PartitionedStore(PartitionedReader, StateStore):
             raise
         self._state = State.COMMITTED
         self._committed()
-        return self._version + 1
+        return self.version + 1
 
     def abort(self) -> None:
         if self._state is not State.UPDATING:
             return
         self._state = State.ABORTED
+        super().abort()
         for part in self._parts:
             part.discard(keep_files=self._unclear)
 
@@ -217,4 +191,4 @@ class PartitionedStore(PartitionedReader, StateStore):
             self.commit()
 
     def __repr__(self) -> str:
-        return f"StateStore[version={self._version},dir={self._root}]"
+        return f"StateStore[version={self.version},dir={self._root}]"

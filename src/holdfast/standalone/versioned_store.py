@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 import logging
 import threading
-from collections.abc import Mapping
-from functools import cache, lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -25,10 +25,11 @@ from holdfast.engine.versions.retention import Cleaner
 from holdfast.errors import Closed, VersionNotFound
 from holdfast.ids import DEFAULT_STORE_NAME, OPERATOR, StateStoreId
 from holdfast.reading.figures import intact_history
-from holdfast.reading.model import VersionInfo
+from holdfast.reading.model import KeyVersion, VersionInfo
+from holdfast.reading.reader import StorePlace
 from holdfast.standalone.partitions import PartitionedReader, PartitionedStore
 from holdfast.standalone.view import StandaloneView
-from holdfast.store import Row
+from holdfast.store import Row, RowPair
 from holdfast.types import Schema
 from holdfast.views import ViewSpec
 
@@ -61,6 +62,7 @@ class VersionedStore:
         self._manifest = manifest
         self._store = manifest.operators[OPERATOR][DEFAULT_STORE_NAME]
         self._shape = StoreShape.of_entry(self._store)
+        self._place = StorePlace(versions, OPERATOR, DEFAULT_STORE_NAME)
         self._committer = Committer(versions, runtime, conf)
         self._cleaner = Cleaner(versions, runtime, conf)
         self._lock = threading.RLock()
@@ -138,7 +140,9 @@ class VersionedStore:
         def commit(done: list[EngineStateStore]) -> None:
             self._commit(base, based_at_ms, commit_id, [part.prepared for part in done])
 
-        return PartitionedStore(self.root, base.version, parts, commit, self.sync_view)
+        return PartitionedStore(
+            self._place, base.version, parts, self._reopened, commit, self.sync_view
+        )
 
     def at(self, version: int | str) -> PartitionedReader:
         """A version, by number or tag, for reading."""
@@ -148,9 +152,21 @@ class VersionedStore:
             if version not in tags:
                 raise VersionNotFound(f"There is no tag {version!r}; there are {sorted(tags)}.")
             version = tags[version]
-        load = cache(self._versions.load)  # one manifest names all partitions
+        loaded: dict[int, Manifest] = {}
+
+        def load(wanted: int) -> Manifest:  # one manifest names all partitions
+            if wanted not in loaded:
+                loaded[wanted] = self._versions.load(wanted)
+            return loaded[wanted]
+
         parts = [provider.get_read_store(version, load) for provider in self._providers]
-        return PartitionedReader(self.root, version, parts)
+        return PartitionedReader(self._place, version, parts, self._reopened)
+
+    def _reopened(self, at: int | str | None) -> PartitionedReader:
+        if at is None:
+            newest = self._versions.newest_intact()
+            at = self.version if newest is None else newest.version
+        return self.at(at)
 
     def get(self, key: Any) -> Row | None:
         """The value of a key in the newest version."""
@@ -160,9 +176,19 @@ class VersionedStore:
         """The keys in their order, their newest values and `_found`."""
         return self.at(self.version).get_many(keys)
 
-    def scan(self, columns: list[str] | None = None, where: Any = None) -> pa.Table:
-        """The newest version as a table."""
+    def scan(self, columns: Sequence[str] | None = None, where: Any = None) -> pa.Table:
+        """The newest version as a table. `where` is text, as in `holdfast scan --where`, or a
+        pyarrow.compute expression.
+        """
         return self.at(self.version).scan(columns, where)
+
+    def prefix_scan(self, prefix: Any) -> Iterator[RowPair]:
+        """Pairs of the newest version whose first key columns equal `prefix`."""
+        return self.at(self.version).prefix_scan(prefix)
+
+    def key_history(self, key: Any) -> list[KeyVersion]:
+        """The versions there are in which a key came, changed or went, oldest first."""
+        return self.at(self.version).key_history(key)
 
     def tag(self, name: str, version: int | None = None) -> None:
         """Name a version, the newest when none is given; it is kept until untagged."""

@@ -47,14 +47,15 @@ class PartitionReader:
         """What every read applies."""
         return self._bounds
 
-    def get(self, key: Any) -> tuple[Any, ...] | None:
-        """The value of a key, or None."""
-        return self._get(self.shape.keys.encode(key))
+    def get(self, key: Any, hashed: int | None = None) -> tuple[Any, ...] | None:
+        """The value of a key, or None. `hashed` is its hash, where the caller has it already."""
+        return self._get(self.shape.keys.encode(key), hashed)
 
-    def _get(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def _get(self, key: tuple[Any, ...], hashed: int | None) -> tuple[Any, ...] | None:
         shape = self.shape
         wanted = key if shape.keys.plain else shape.keys.hashable(key)
-        hashed = shape.hasher.hash_row(key)
+        if hashed is None:
+            hashed = shape.hasher.hash_row(key)
         while True:
             view = self._row_view
             if view is None:
@@ -210,18 +211,18 @@ class PartitionWriter(PartitionReader):
         self._raised: tuple[list[MemorySegment], int] | None = None
         """The changes at hand when bounds were raised, and how many keys they hid."""
 
-    def get(self, key: Any) -> tuple[Any, ...] | None:
+    def get(self, key: Any, hashed: int | None = None) -> tuple[Any, ...] | None:
         encoded = self.shape.keys.encode(key)
         if self.memtable.rows:
             change = self.memtable.rows.get(self.shape.keys.hashable(encoded))
             if change is not None:
                 if self._bounds != Bounds():
                     self._flush()
-                    return self._get(encoded)
+                    return self._get(encoded, hashed)
                 value, codec = change[1], self.shape.values
                 # Lists and maps are copied: what the caller does to them is not a put.
                 return value if value is None or codec.plain else codec.encode(value)
-        return self._get(encoded)
+        return self._get(encoded, hashed)
 
     def _flush(self) -> list[MemorySegment]:
         if self.memtable.rows:

@@ -15,9 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import sample_roots
+from typer.testing import CliRunner
 
 import holdfast
+from holdfast.cli.app import app
 from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
+from holdfast.reading import json as shapes
 from holdfast.reading import open_root, open_roots, parse_where, verify
 from holdfast.reading.cells import (
     cell_json,
@@ -482,3 +485,20 @@ def test_inspection_loads_no_optional_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def test_json_shapes_are_those_the_command_line_prints(tmp_path: Path) -> None:
+    place = str(sample_roots.shop(tmp_path))
+    root = open_root(place)
+    store = root.store()
+    expected = {
+        ("ls",): {"roots": [shapes.root_json(root.info())]},
+        ("show",): shapes.version_json(root.info(), root.version()),
+        ("history",): shapes.history_json(root.info(), root.history()),
+        ("scan", "--at", "3"): shapes.rows_json(store, 3, store.scan(3), False),
+        ("diff", "1", "3"): shapes.diff_json(store, store.diff(1, 3)),
+        ("verify",): shapes.verification_json([verify(root)]),
+    }
+    for (command, *rest), shape in expected.items():
+        printed = CliRunner().invoke(app, [command, place, *rest, "--json"]).stdout
+        assert json.loads(printed) == json.loads(json.dumps(shape)), command

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.admin import CopyPlan, CopyResult
-from holdfast.cli.output import Check, Output, nobody_to_ask, table_fields
+from holdfast.cli.output import Check, Output, nobody_to_ask
 from holdfast.errors import HoldfastError
 from holdfast.reading import (
     Diff,
@@ -171,9 +171,9 @@ class ConsoleOutput(Output):
         self._console.print(table)
 
     def rows(self, store: InspectedStore, version: int, table: pa.Table, more: bool) -> None:
-        fields = table_fields(store, table)
+        fields = store.fields_of(table)
         shown = _table(*(_aligned(field) for field in fields))
-        codec = RowCodec(Schema(StructType(tuple(fields))))
+        codec = RowCodec(Schema(StructType(fields)))
         for row in codec.from_arrow(table.columns, table.num_rows):
             _add(shown, *(cell_text(f.type, cell) for f, cell in zip(fields, row, strict=True)))
         self._console.print(shown)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
@@ -110,9 +110,3 @@ def nobody_to_ask(plan: CopyPlan) -> InvalidArgument:
         f"Nothing was copied: this would write to {plan.target}, and there is nobody to ask. Say "
         "--yes to let it, or --dry-run to see what it would do."
     )
-
-
-def table_fields(store: InspectedStore, table: pa.Table) -> list[Any]:
-    """The fields of a table's columns, as the store's schemas describe them."""
-    known = {field.name: field for field in (*store.key_schema, *store.value_schema)}
-    return [known[name] for name in table.column_names]

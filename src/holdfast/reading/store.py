@@ -15,7 +15,7 @@ from holdfast.reading.diff import diff_partition
 from holdfast.reading.model import Change, ChangeKind, Diff, KeyVersion
 from holdfast.reading.reader import StorePlace, VersionReader, scan_schema
 from holdfast.store import Row
-from holdfast.types import Schema
+from holdfast.types import Field, Schema
 
 if TYPE_CHECKING:
     from holdfast.reading.root import Root
@@ -128,6 +128,13 @@ class InspectedStore:
     def arrow_schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
         """The columns of a scan."""
         return scan_schema(self.key_schema, self.value_schema, columns)
+
+    def fields_of(self, table: pa.Table) -> tuple[Field, ...]:
+        """The fields of the columns of a scan, as this store's schemas describe them."""
+        known = {
+            field.name: field for field in (*self.key_schema.fields, *self.value_schema.fields)
+        }
+        return tuple(known[name] for name in table.column_names)
 
     def diff(
         self, before: VersionLike, after: VersionLike = None, limit: int | None = None

@@ -212,6 +212,7 @@ def test_an_aborted_reader_says_so_and_still_tells_what_it_was(shop: Shop) -> No
     read.abort()
     for look in (
         lambda: read.get(("Jade", 1)), read.scan, read.iterator, lambda: read.prefix_scan("Jade"),
+        lambda: read.metrics,
         lambda: read.get_many(pa.table({"user": ["Jade"], "day": pa.array([1], "int32")})),
     ):  # fmt: skip
         with pytest.raises(Closed, match="was aborted"):

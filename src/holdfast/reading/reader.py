@@ -83,9 +83,13 @@ class VersionReader:
     @property
     def parts(self) -> Sequence[PartitionReader]:
         """The partitions that are read."""
+        self.check_open()
+        return self._parts
+
+    def check_open(self) -> None:
+        """Raise Closed where it was closed."""
         if self._end is not None:
             raise Closed(self._end)
-        return self._parts
 
     @property
     def manifest(self) -> Manifest:

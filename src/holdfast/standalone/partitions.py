@@ -56,6 +56,7 @@ class PartitionedReader(ReadableState, ReadStateStore):
 
     @property
     def metrics(self) -> StateStoreMetrics:
+        self._at.check_open()
         each = [part.metrics for part in self._parts]
         names = each[0].custom_metrics
         return StateStoreMetrics(

@@ -76,6 +76,15 @@ def door(request: pytest.FixtureRequest) -> Callable[[Shop, int], Any]:
     return DOORS[request.param]
 
 
+def test_a_version_is_named_by_number_text_tag_or_newest(
+    shop: Shop, door: Callable[[Shop, Any], Any]
+) -> None:
+    for name, version in {2: 2, "2": 2, "last-but-two": VERSIONS - 2, "newest": VERSIONS}.items():
+        assert held(door(shop, name).iterator()) == shop.states[version]
+    with pytest.raises(VersionNotFound):
+        door(shop, "no such tag")
+
+
 def held(pairs: Any) -> State:
     return {key: value for key, (value,) in pairs}
 

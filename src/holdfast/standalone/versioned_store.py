@@ -27,6 +27,7 @@ from holdfast.ids import DEFAULT_STORE_NAME, OPERATOR, StateStoreId
 from holdfast.reading.figures import intact_history
 from holdfast.reading.model import KeyVersion, VersionInfo
 from holdfast.reading.reader import StorePlace
+from holdfast.reading.root import NEWEST
 from holdfast.standalone.partitions import PartitionedReader, PartitionedStore
 from holdfast.standalone.view import StandaloneView
 from holdfast.store import Row, RowPair
@@ -145,9 +146,13 @@ class VersionedStore:
         )
 
     def at(self, version: int | str) -> PartitionedReader:
-        """A version, by number or tag, for reading."""
+        """A version for reading: by number, by number in text, by tag, or "newest"."""
         self._check_open()
-        if isinstance(version, str):
+        if version == NEWEST:
+            return self._reopened(None)
+        if isinstance(version, str) and version.isdecimal():
+            version = int(version)
+        elif isinstance(version, str):
             tags = self.tags
             if version not in tags:
                 raise VersionNotFound(f"There is no tag {version!r}; there are {sorted(tags)}.")

@@ -11,9 +11,9 @@ from holdfast.backends.locations import open_storage
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.hashing.samples import HASH_NAME
 from holdfast.engine.partition.chain import StoreShape
-from holdfast.engine.provider import new_store_entry
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.committer import Committer
+from holdfast.engine.versions.first import new_store_entry
 from holdfast.engine.versions.log import VersionLog
 from holdfast.types import parse_schema
 

@@ -25,8 +25,7 @@ from holdfast.engine.files.manifest import (
 )
 from holdfast.engine.files.segment import SegmentInfo
 from holdfast.engine.files.segment_writer import SegmentWriter
-from holdfast.engine.hashing.samples import check_samples, make_samples
-from holdfast.engine.hashing.spark_hash import HASH_NAME
+from holdfast.engine.hashing.samples import check_samples
 from holdfast.engine.partition.chain import Chain, SegmentCache, StoreShape
 from holdfast.engine.partition.rows import Rows
 from holdfast.engine.partition.writer import PartitionReader, PartitionWriter
@@ -35,6 +34,7 @@ from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.commit import PreparedPartition, Swap, fits
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.compaction import merge, output_path, plan
+from holdfast.engine.versions.first import first_version, new_store_entry
 from holdfast.engine.versions.log import VersionLog
 from holdfast.engine.versions.retention import Cleaner
 from holdfast.errors import Closed, InvalidArgument, VersionNotFound
@@ -226,15 +226,9 @@ class EngineProvider(StateStoreProvider):
     def _empty_manifest(self) -> Manifest:
         store = new_store_entry(self.shape, [(self._id.partition_id, self._id.partition_id + 1)])
         scope = {"kind": "store", "partition": self._id.partition_id}
-        return Manifest(
-            version=0,
-            parent=None,
-            commit_id="",
-            writer_id="",
-            epoch=0,
-            committed_at_ms=0,
-            hash_name=HASH_NAME,
-            operators={self._id.operator_id: {self._id.store_name: store}},
+        return first_version(
+            {self._id.operator_id: {self._id.store_name: store}},
+            runtime=None,
             scope={} if self._prepares_only else scope,
         )
 
@@ -498,15 +492,3 @@ def check_same_store(stored: StoreEntry, shape: StoreShape, what: str) -> None:
             f"{stored.prefix}, not {shape.key_index} and {shape.prefix}.",
             condition="STATE_STORE_SCHEMA_MISMATCH",
         )
-
-
-def new_store_entry(shape: StoreShape, places: list[tuple[int, int]]) -> StoreEntry:
-    """A store without rows; `places` are its partitions as (index, modulus)."""
-    return StoreEntry(
-        shape.key_schema,
-        shape.value_schema,
-        shape.key_index,
-        shape.prefix,
-        make_samples(shape),
-        tuple(PartitionEntry(index, modulus) for index, modulus in places),
-    )

@@ -12,10 +12,10 @@ from holdfast.backends.locations import open_storage
 from holdfast.conf import StateStoreConf
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.hashing.samples import check_samples
-from holdfast.engine.hashing.spark_hash import HASH_NAME
 from holdfast.engine.partition.chain import StoreShape
-from holdfast.engine.provider import check_same_store, check_shape, new_store_entry
+from holdfast.engine.provider import check_same_store, check_shape
 from holdfast.engine.storage import Runtime, Storage
+from holdfast.engine.versions.first import first_version, new_store_entries
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Conflict, InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME, OPERATOR
@@ -136,21 +136,9 @@ def _create(
     key_schema, value_schema = parse_schema(key), parse_schema(value)
     check_shape(key_schema, value_schema, key_index, prefix)
     shape = StoreShape.of(key_schema, value_schema, key_index, prefix)
-    entry = new_store_entry(shape, [(index, partitions) for index in range(partitions)])
-    state_id = runtime.new_id()
-    manifest = Manifest(
-        version=0,
-        parent=None,
-        commit_id=state_id,
-        writer_id=runtime.new_id(),
-        epoch=0,
-        committed_at_ms=runtime.clock_ms(),
-        hash_name=HASH_NAME,
-        operators={OPERATOR: {DEFAULT_STORE_NAME: entry}},
-        scope={"id": state_id},
-    )
+    stores = new_store_entries({DEFAULT_STORE_NAME: shape}, partitions)
     try:
-        versions.publish(manifest, 1, runtime.monotonic_ms())
+        versions.publish(first_version({OPERATOR: stores}, runtime), 1, runtime.monotonic_ms())
     except Conflict:
         log.info("%s was created by someone else meanwhile", location)
     return versions.load(versions.newest() or 0)

@@ -21,9 +21,9 @@ from holdfast.engine.files.segment_writer import SegmentWriter
 from holdfast.engine.partition.chain import Chain, SegmentCache, StoreShape
 from holdfast.engine.partition.rows import Rows
 from holdfast.engine.partition.writer import PartitionReader
-from holdfast.engine.provider import new_store_entry
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.commit import PreparedPartition
+from holdfast.engine.versions.first import new_store_entry
 from holdfast.types import AtomicType, DataType, DecimalType, Schema
 
 StoreName = tuple[int, str]

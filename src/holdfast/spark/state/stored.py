@@ -13,11 +13,11 @@ from holdfast.backends.locations import open_storage
 from holdfast.conf import BESIDE_CHECKPOINT, StateStoreConf
 from holdfast.engine.files.manifest import Manifest, StoreEntry
 from holdfast.engine.hashing.samples import check_samples
-from holdfast.engine.hashing.spark_hash import HASH_NAME
 from holdfast.engine.partition.chain import StoreShape
-from holdfast.engine.provider import check_same_store, new_store_entry
+from holdfast.engine.provider import check_same_store
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.commit import PreparedPartition
+from holdfast.engine.versions.first import first_version, new_store_entries
 from holdfast.engine.versions.log import VersionLog
 from holdfast.engine.versions.rewrite import prepare_unchanged
 from holdfast.errors import InvalidArgument
@@ -75,20 +75,11 @@ def first_manifest(
     operators = {}
     for number, frames in enumerate(stages):
         count = 1 if frames.stage.operator.is_global else partitions
-        places = [(index, count) for index in range(count)]
-        operators[number] = {
-            name: new_store_entry(shape, places) for name, shape in frames.stores.items()
-        }
+        operators[number] = new_store_entries(frames.stores, count)
     policy = str(session.conf.get("spark.sql.streaming.multipleWatermarkPolicy", "min")).lower()
-    return Manifest(
-        version=0,
-        parent=None,
-        commit_id=runtime.new_id(),
-        writer_id=runtime.new_id(),
-        epoch=0,
-        committed_at_ms=runtime.clock_ms(),
-        hash_name=HASH_NAME,
-        operators=operators,
+    return first_version(
+        operators,
+        runtime,
         scope=new_scope(
             runtime.new_id(), definitions(stages), describe_operator_columns(session, stages)
         ),

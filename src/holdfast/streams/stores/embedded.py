@@ -12,10 +12,9 @@ import pyarrow as pa
 
 from holdfast.backends.memory import MemoryStorage
 from holdfast.engine.files.manifest import Manifest
-from holdfast.engine.hashing.spark_hash import HASH_NAME
 from holdfast.engine.partition.chain import StoreShape
-from holdfast.engine.provider import new_store_entry
 from holdfast.engine.storage import Runtime
+from holdfast.engine.versions.first import first_version, new_store_entries
 from holdfast.engine.versions.log import VersionLog
 from holdfast.streams.outbox import OutboxReader
 from holdfast.streams.tasks.task import StoreSpec
@@ -27,17 +26,9 @@ START, BATCH_ROWS = "_start", "_rows"
 
 def empty_state(shapes: Mapping[str, StoreShape], partitions: int) -> Manifest:
     """Version 0 of one operator's stores."""
-    places = [(index, partitions) for index in range(partitions)]
-    stores = {name: new_store_entry(shape, places) for name, shape in shapes.items()}
-    return Manifest(
-        version=0,
-        parent=None,
-        commit_id=uuid4().hex,
-        writer_id=uuid4().hex,
-        epoch=0,
-        committed_at_ms=Runtime.system().clock_ms(),
-        hash_name=HASH_NAME,
-        operators={0: stores},
+    return first_version(
+        {0: new_store_entries(shapes, partitions)},
+        Runtime.system(),
         scope={"kind": "query", "operators": []},
         watermark=Watermarks().json(),
     )

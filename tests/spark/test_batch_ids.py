@@ -20,7 +20,8 @@ from holdfast.backends.memory import MemoryStorage
 from holdfast.engine.files.manifest import Manifest
 from holdfast.reading import open_root
 from holdfast.spark.running.loop import VersionLoop
-from holdfast.spark.running.numbering import Numbering, lost_numbers, note_jump
+from holdfast.spark.running.numbering import lost_numbers, note_jump
+from holdfast.streams.numbering import Numbering
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -77,7 +77,7 @@ def test_timers_that_always_register_others_for_the_past_do_not_keep_a_query_fro
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("holdfast.spark.running.ticks.MOST_IN_A_ROW", 3)
+    monkeypatch.setattr("holdfast.spark.running.ticks.MOST_TICKS", 3)
     write_batches(tmp_path / "in", seed=1, batches=1)
     rows = stateful(spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in")))
     query = (

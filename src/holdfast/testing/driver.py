@@ -33,6 +33,12 @@ from holdfast.streams.processors.handle import QueryInfo
 from holdfast.streams.processors.variables import TIMERS
 from holdfast.streams.stores.embedded import empty_state
 from holdfast.streams.tasks.task import StoreSpec, TaskResult
+from holdfast.streams.version import (
+    MOST_TICKS,
+    Observation,
+    Schedule,
+    initial_facts,
+)
 from holdfast.streams.watermark import Watermarks
 from holdfast.testing._durations import micros
 from holdfast.testing._processed import ProcessorWork
@@ -42,8 +48,6 @@ from holdfast.types import Row, RowCodec, Schema, one_array, parse_schema
 
 CrashPoint = Literal["task", "commit", "deliver"]
 InputRows = Iterable[Mapping[str, Any] | Sequence[Any]]
-_MOST_TICKS = 100
-"""Versions without data, one right after another, that no sensible processor asks for."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class StateTestDriver:
             )
         self._now_ms = 0
         self._late_rows = 0
-        self._due_ms: int | None = None
+        self._schedule = self._first_schedule()
         self._pending: list[Any] = []
         self._is_undelivered = False
         self._root = f"memory://state-test-{uuid4().hex}"
@@ -148,11 +152,11 @@ class StateTestDriver:
         """What an idle stream gives: the versions without data that are due."""
         given: list[Any] = []
         first = self.version
-        while self._is_due:
+        while self._schedule.is_due(self._base, self._now_ms):
             before = self.version
-            if before - first == _MOST_TICKS:
+            if before - first == MOST_TICKS:
                 raise IllegalState(
-                    f"After {_MOST_TICKS} versions without data something is still due: a timer "
+                    f"After {MOST_TICKS} versions without data something is still due: a timer "
                     "that fires registers one for the past each time. Register it for later than "
                     "timerValues.getCurrentProcessingTimeInMs()."
                 )
@@ -166,7 +170,9 @@ class StateTestDriver:
         self._open()
         undelivered, self._pending = self._pending, []
         # Spark brings again what was not delivered; before that it runs no batch without data.
-        self._has_run, self._is_undelivered = self._is_undelivered, False
+        first = self._first_schedule()
+        self._schedule = first.begun() if self._is_undelivered else first
+        self._is_undelivered = False
         return [*undelivered, *self.tick()]
 
     def preload(self, rows: InputRows, schema: object = None) -> None:
@@ -175,8 +181,9 @@ class StateTestDriver:
             raise InvalidArgument("State to start with comes before the first rows.")
         columns = self._work.schema if schema is None else parse_schema(schema)
         marks = self._marks.following(self._now_ms)
-        table = _table(rows, columns)
-        self._commit(self._run(table, marks, columns)[0], marks)
+        query = QueryInfo(self._root, self._run_id, 0)
+        results, _ = self._run(_table(rows, columns), marks, query, columns)
+        self._commit(results, initial_facts(self._base, marks))
 
     def set_clock(self, moment: int | datetime, *, idle: bool = True) -> list[Any]:
         """Let the clock go on to a moment, in ms or as a datetime; what timers give then.
@@ -214,8 +221,11 @@ class StateTestDriver:
         self._committer = Committer(self._versions, self._runtime, StateStoreConf.empty)
         self._run_id = uuid4().hex
         self._manifest = self._versions.newest_intact()
-        self._due_ms = 0 if self._work.by_clock else None
-        self._has_run = False
+
+    def _first_schedule(self) -> Schedule:
+        return Schedule.starting(
+            by_clock=self._work.by_clock, follows_watermark=self._work.follows_watermark
+        )
 
     @property
     def _base(self) -> Manifest:
@@ -226,34 +236,25 @@ class StateTestDriver:
     def _marks(self) -> Watermarks:
         return Watermarks.of(self._base.watermark)
 
-    @property
-    def _is_due(self) -> bool:
-        return self._is_due_by_watermark or self._is_due_by_clock
-
-    @property
-    def _is_due_by_watermark(self) -> bool:
-        return self._has_run and self._work.follows_watermark and self._marks.is_tick_due
-
-    @property
-    def _is_due_by_clock(self) -> bool:
-        return self._work.by_clock and self._due_ms is not None and self._due_ms <= self._now_ms
-
     def _version(
         self, table: pa.Table, crash: CrashPoint | None, *, is_tick: bool = False
     ) -> list[Any]:
-        moves = self._has_run or not is_tick
-        marks = self._marks.following(self._now_ms) if moves else self._marks.waiting(self._now_ms)
-        results, late_rows = self._run(table, marks)
+        batch = None if is_tick else self._next_batch()
+        step = self._schedule.step(self._base, batch, self._now_ms)
+        query = QueryInfo(self._root, self._run_id, step.numbers.epoch)
+        results, late_rows = self._run(table, step.marks, query)
         if crash == "task":
             raise _Crash("task")
-        is_by_clock = is_tick and not self._is_due_by_watermark
-        if is_by_clock and all(result.is_idle for result in results):
+        self._schedule = self._schedule.after(results)
+        if step.is_void(results):
             return []
         rows = self._rows([result.emitted for result in results])
         if crash == "commit":
             raise _Crash("commit")
-        self._commit(results, self._observed(marks, table))
-        self._has_run = moves
+        step = step.observed(() if is_tick else self._seen(table))
+        self._commit(results, step.facts())
+        if not is_tick:
+            self._schedule = self._schedule.begun()
         self._late_rows += late_rows
         if crash == "deliver":
             self._pending, self._is_undelivered = rows, True
@@ -261,10 +262,14 @@ class StateTestDriver:
         return rows
 
     def _run(
-        self, table: pa.Table, marks: Watermarks, initial: Schema | None = None
+        self,
+        table: pa.Table,
+        marks: Watermarks,
+        query: QueryInfo,
+        initial: Schema | None = None,
     ) -> tuple[list[TaskResult], int]:
         """The results of the tasks, and how many rows were late."""
-        setting = self._setting(marks)
+        setting = self._setting(marks, query)
         given = self._work.given(table, marks)
         if initial is None:
             task = self._work.task(setting)
@@ -275,10 +280,9 @@ class StateTestDriver:
             task.run(partition, schema, [batch.serialize().to_pybytes() for batch in own])
             for partition, own in enumerate(given.parts)
         ]
-        self._due_ms = min((r.due_ms for r in results if r.due_ms is not None), default=None)
         return results, given.late_rows + sum(result.late_rows for result in results)
 
-    def _setting(self, marks: Watermarks) -> WorkSettings:
+    def _setting(self, marks: Watermarks, query: QueryInfo) -> WorkSettings:
         stores = {
             name: StoreSpec.of(
                 shape,
@@ -292,23 +296,26 @@ class StateTestDriver:
             for name, shape in self._work.shapes.items()
         }
         outbox = Outbox(self._root, self.version + 1, self._work.partitions, {})
-        query = QueryInfo(self._root, self._run_id, self.version)
         return WorkSettings(stores, self.version, marks, outbox, query)
 
-    def _observed(self, marks: Watermarks, table: pa.Table) -> Watermarks:
+    def _next_batch(self) -> dict[str, Any]:
+        """The facts of the next batch, as Spark would number it."""
+        last = self._base.batch
+        return {"id": 0 if last is None else last["id"] + 1, "query_id": self._root, "offsets": ""}
+
+    def _seen(self, table: pa.Table) -> list[Observation]:
+        """What the query's withWatermark saw of a batch, if it has one."""
         if self._work.watermark is None:
-            return marks
+            return []
         column, delay = self._work.watermark
         numbers = index_numbers(one_array(table.column(column)).drop_null())
         assert numbers is not None
         largest = int(numbers.max()) // 1000 if len(numbers) else None
-        return marks.observed([largest], [delay])
+        return [Observation(largest, delay)]
 
-    def _commit(self, results: list[TaskResult], marks: Watermarks) -> None:
+    def _commit(self, results: list[TaskResult], facts: Mapping[str, Any]) -> None:
         prepared = [part for result in results for part in result.prepared]
-        self._manifest = self._committer.commit(
-            self._base, None, prepared, uuid4().hex, watermark=marks.json()
-        )
+        self._manifest = self._committer.commit(self._base, None, prepared, uuid4().hex, **facts)
 
     def _rows(self, emitted: list[Emission]) -> list[Any]:
         table = OutboxReader(self._root, {}, tuple(emitted)).table()

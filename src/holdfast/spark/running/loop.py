@@ -42,7 +42,7 @@ from holdfast.spark.pipeline.stages import ComputedVersion, QueryOutput, StageFr
 from holdfast.spark.running.delivery import Delivery
 from holdfast.spark.running.failures import fenced
 from holdfast.spark.running.maintenance import Maintenance, MaintenanceReport
-from holdfast.spark.running.numbering import Numbering, lost_numbers, note_jump
+from holdfast.spark.running.numbering import lost_numbers, note_jump
 from holdfast.spark.sinks.sink import Sink
 from holdfast.spark.state.locality import Locality, StateStoreRDD
 from holdfast.spark.state.location import marked_place, state_root, storage_options
@@ -67,6 +67,7 @@ from holdfast.spark.state.stored import (
 )
 from holdfast.spark.view import StreamView
 from holdfast.store import load_provider_class
+from holdfast.streams.numbering import Numbering
 from holdfast.streams.outbox import Emission, Outbox, write_emissions
 from holdfast.streams.processors.handle import QueryInfo
 from holdfast.streams.tasks.task import StoreSpec, Task, TaskResult, run_task

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from threading import RLock
 from typing import Any, Protocol
 
+from holdfast.streams.version import MOST_TICKS
+
 log = logging.getLogger(__name__)
-MOST_IN_A_ROW = 100
-"""A timer that always registers one for the past would have no last version."""
 _LOOKS, _BETWEEN_LOOKS_S = 6, 0.005
 """Between triggers Spark waits for as little as 10 ms: whoever looks seldom would never see it."""
 _IDLE_MESSAGES = frozenset({"Waiting for data to arrive", "Waiting for next trigger"})
@@ -58,7 +58,7 @@ class Ticks:
         """Run what is due by now, up to `most` versions; the rest is left to the next call."""
         until_ms = _now_ms()
         with self._lock:
-            for _ in range(MOST_IN_A_ROW if most is None else most):
+            for _ in range(MOST_TICKS if most is None else most):
                 if self._is_over() or not self._loop.is_tick_due(until_ms):
                     return
                 self._run()
@@ -66,7 +66,7 @@ class Ticks:
                 log.warning(
                     "After %d versions without data of %s timers are still due: those that fire "
                     "register others for the past. They are left for later.",
-                    MOST_IN_A_ROW,
+                    MOST_TICKS,
                     self._loop.root,
                 )
 

@@ -24,9 +24,9 @@ from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.spark.interop import lineage
 from holdfast.spark.pipeline.stages import StageFrames, StageRun
-from holdfast.spark.running.numbering import Numbering
 from holdfast.spark.state.location import state_root, storage_options
 from holdfast.spark.state.pairing import Definition, check_same_columns, check_same_query, new_scope
+from holdfast.streams.numbering import Numbering
 from holdfast.streams.tasks.rewrite import RewriteTask
 from holdfast.streams.watermark import Watermarks
 

@@ -32,7 +32,9 @@ from holdfast import stateful
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
 from holdfast.spark.pipeline.stages import StageRun
+from holdfast.spark.running.computation import Computation
 from holdfast.spark.running.loop import VersionLoop
+from holdfast.spark.running.opening import LoopOpening
 from holdfast.streams.stores import open_providers
 from holdfast.streams.tasks.task import Task, TaskResult
 from holdfast.streams.watermark import Watermarks
@@ -119,9 +121,10 @@ def keep_journal(journal: Journal) -> None:
         method: Callable[..., Any] = getattr(owner, name)
 
         def slowly(*args: Any, **kwargs: Any) -> Any:
-            if isinstance(loop := args[0], VersionLoop):
-                newest = 0 if phase == "open" else loop.manifest.version
-                doing.now = (str(loop.spec.name), newest + (phase not in ("open", "deliver")))
+            if phase == "open":
+                doing.now = (str(args[0].home.spec.name), 0)
+            elif isinstance(loop := args[0], VersionLoop):
+                doing.now = (str(loop.spec.name), loop.manifest.version + (phase != "deliver"))
             query, version = doing.now
             journal.note(query, phase, version)
             time.sleep(random.uniform(0, _DAWDLE_S))
@@ -129,26 +132,26 @@ def keep_journal(journal: Journal) -> None:
 
         setattr(owner, name, slowly)
 
-    noting(VersionLoop, "open", "open")
+    noting(LoopOpening, "open", "open")
     noting(VersionLoop, "run", "read")
-    noting(VersionLoop, "_run_stage", "compute")
+    noting(Computation, "_run_stage", "compute")
     noting(VersionLoop, "_commit", "write")
     noting(Committer, "_pack", "pack")
     noting(VersionLog, "publish", "commit")
     noting(VersionLoop, "_deliver", "deliver")
-    plain_stage, plain_deliver = VersionLoop._run_stage, VersionLoop._deliver
+    plain_stage, plain_deliver = Computation._run_stage, VersionLoop._deliver
 
     def run_stage(
-        loop: VersionLoop, run: StageRun, task: Task, rows: Any, marks: Watermarks
+        made: Computation, run: StageRun, task: Task, rows: Any, marks: Watermarks
     ) -> Any:
-        noted = NotingTask(task, journal, str(loop.spec.name))
-        return plain_stage(loop, run, noted, rows, marks)
+        noted = NotingTask(task, journal, str(made._spec.name))
+        return plain_stage(made, run, noted, rows, marks)
 
     def deliver(loop: VersionLoop, *args: Any) -> None:
         plain_deliver(loop, *args)
         journal.note(str(loop.spec.name), "delivered", loop.manifest.version)
 
-    VersionLoop._run_stage = run_stage  # type: ignore[method-assign]
+    Computation._run_stage = run_stage  # type: ignore[method-assign]
     VersionLoop._deliver = deliver  # type: ignore[method-assign]
 
 

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from holdfast import stateful
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
+from holdfast.spark.running.computation import Computation
 from holdfast.spark.running.loop import VersionLoop
 
 SCHEMA = "id string, v long, ts timestamp"
@@ -106,7 +107,7 @@ def main() -> None:
     folder, sink = Path(sys.argv[1]), sys.argv[2]
     is_bounded = (sys.argv[3:] or ["availableNow"]) == ["availableNow"]
     announce(VersionLoop, "run", "read", then="between")
-    announce(VersionLoop, "_run_stage", "compute", before=False, after=True)
+    announce(Computation, "_run_stage", "compute", before=False, after=True)
     announce(Committer, "_pack", "write", after=True)
     announce(VersionLog, "publish", "commit", after=True)
     announce(VersionLoop, "_deliver", "deliver", before=False, after=True)

@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 
 import shopping_totals
 from holdfast.engine.versions.log import VersionLog
-from holdfast.spark.running.loop import VersionLoop
+from holdfast.spark.running.computation import Computation
 from holdfast.spark.view import StreamView
 from holdfast.views.cassandra.view import CassandraView
 from holdfast.views.dynamodb.view import DynamoDbView
@@ -27,7 +27,7 @@ def main() -> None:
     folder, view, options = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     # Workers cannot import the examples.
     cloudpickle.register_pickle_by_value(shopping_totals)
-    announce(VersionLoop, "_run_stage", "compute")
+    announce(Computation, "_run_stage", "compute")
     announce(VersionLog, "publish", "commit")
     announce(StreamView, "_by_tasks", "view", after=True)
     for kind in (CassandraView, DynamoDbView):

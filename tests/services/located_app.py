@@ -78,7 +78,7 @@ def maintained(query: StatefulQuery) -> dict[int, str]:
         return swaps
 
     StateStoreRDD.run_one = noting  # type: ignore[method-assign]
-    query._maintain()
+    query._run.maintain()
     StateStoreRDD.run_one = plain  # type: ignore[method-assign]
     return ran
 
@@ -164,7 +164,7 @@ def session(master: str, locality: str) -> SparkSession:
 
 
 def await_executors(query: StatefulQuery) -> None:
-    java = query._loop._locality.java
+    java = query._run.loop._locality.java
     assert java is not None
     deadline = time.monotonic() + PATIENCE_S
     while len(java.executors()) < 2 and time.monotonic() < deadline:
@@ -173,7 +173,7 @@ def await_executors(query: StatefulQuery) -> None:
 
 def await_loss(query: StatefulQuery) -> None:
     """Wait until Spark knows that an executor is gone, so that no task waits for it."""
-    locality = query._loop._locality
+    locality = query._run.loop._locality
     assert locality.java is not None
     deadline = time.monotonic() + PATIENCE_S
     while len(locality.java.executors()) > 1 and time.monotonic() < deadline:
@@ -206,7 +206,7 @@ def main() -> None:
     )
     assert isinstance(query, StatefulQuery)
     # Rows of whatever size are read from state by tasks.
-    query._loop._delivery.needs_partitions = True
+    query._run.loop._delivery.needs_partitions = True
     for number in range(batches):
         started = time.monotonic()
         (folder / "files" / f"{number}.parquet").rename(arriving / f"{number}.parquet")
@@ -218,7 +218,7 @@ def main() -> None:
         elif number == kill_after:
             await_executors(query)
     (folder / "maintained.json").write_text(json.dumps(maintained(query)))
-    address = query._loop._locality.address
+    address = query._run.loop._locality.address
     command_lines = [_bytes(path) for path in Path("/proc").glob("[0-9]*/cmdline")]
     environments = [_bytes(path) for path in Path("/proc").glob("[0-9]*/environ")]
     (folder / "processes").write_bytes(b"\n".join([*command_lines, *environments]))

@@ -165,7 +165,7 @@ def test_credentials_are_neither_kept_nor_shown(
     finally:
         spark.conf.unset(f"spark.holdfast.view.{option}")
     assert stream.rows("user string, total long") == [("a", 1)]
-    assert "hunter2" not in repr(query._spec)
+    assert "hunter2" not in repr(query._run.spec)
     assert not [
         path for path in tmp_path.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()
     ]

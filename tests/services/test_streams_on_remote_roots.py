@@ -154,7 +154,7 @@ def _check_nowhere(
     secret: str, query: Any, logged: str, folder: Path, state: str, options: dict[str, str]
 ) -> None:
     """The secret is in no text form, log line or file."""
-    loop = query._loop
+    loop = query._run.loop
     shown = [repr(loop._stages), repr(loop._stages[0].output_frames), repr(loop.manifest), logged]
     assert not [text for text in shown if secret in text]
     for path in folder.rglob("*"):

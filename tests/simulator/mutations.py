@@ -11,12 +11,13 @@ from simulation.scenario import Theme
 
 from holdfast.engine.versions.claims import Claims
 from holdfast.spark.running import delivery, ticks
-from holdfast.spark.running.delivery import Delivery
+from holdfast.spark.running.delivery import DeliveryLog
 from holdfast.spark.running.loop import VersionLoop
-from holdfast.spark.running.query import StatefulQuery
+from holdfast.spark.running.run import Outcome, Turns
 from holdfast.spark.sinks import plans
 from holdfast.spark.sinks.plans import FilePlan, Plans
 from holdfast.spark.sinks.sink import OutputBatch
+from holdfast.streams.version import Schedule
 
 Patch = tuple[object, str, Any]
 
@@ -31,20 +32,20 @@ def _plan_of_number(self: Plans, batch: OutputBatch) -> FilePlan | None:
 
 
 _ALWAYS = property(lambda self: True, lambda self, value: None)
-_ENDED_ONLY = property(lambda self: self._ended or self._stopping)
+_ENDED_ONLY = property(lambda self: self.has_ended or self.is_stopping)
 
 MUTATIONS: dict[tuple[str, Theme], list[Patch]] = {
     ("a tick overtakes the replay", Theme.SINKS): [
         (ticks, "is_idle", _is_idle_by_flags),
-        (VersionLoop, "_has_run", _ALWAYS),
-        (Delivery, "is_lacking", lambda self, manifest, before: False),
+        (Schedule, "has_run", _ALWAYS),
+        (DeliveryLog, "is_lacking", lambda self, manifest, before: False),
     ],
     ("a tick by the clock overtakes the replay", Theme.SINKS): [
         (ticks, "is_idle", _is_idle_by_flags),
-        (Delivery, "is_lacking", lambda self, manifest, before: False),
+        (DeliveryLog, "is_lacking", lambda self, manifest, before: False),
     ],
     ("the watermark moves before the first batch of a run", Theme.SINKS): [
-        (VersionLoop, "_has_run", _ALWAYS)
+        (Schedule, "has_run", _ALWAYS)
     ],
     ("plans and notes are known by version alone", Theme.REPAIR): [
         (plans, "_name", lambda version, commit_id: f"{version}.plan"),
@@ -54,10 +55,10 @@ MUTATIONS: dict[tuple[str, Theme], list[Patch]] = {
     ],
     ("a failed query commits a tick", Theme.SINKS): [
         (ticks, "is_idle", _is_idle_by_flags),
-        (StatefulQuery, "_is_over", _ENDED_ONLY),
+        (Outcome, "is_over", _ENDED_ONLY),
     ],
     ("a function that stops its query waits for itself", Theme.SINKS): [
-        (StatefulQuery, "_making", lambda self: nullcontext()),
+        (Turns, "making", lambda self: nullcontext()),
     ],
     ("who continues is raced for", Theme.DUEL): [
         (Claims, "take", lambda self: None),

@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
 from holdfast.reading import open_root, verify
 from holdfast.spark import writer
-from holdfast.spark.running.loop import VersionLoop
+from holdfast.spark.running.opening import LoopOpening
 from holdfast.testing.faults import FaultyStorage
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -66,15 +67,17 @@ class Driver:
     def __init__(self, spark: SparkSession, spec: Any, sink: Any) -> None:
         self._spark = spark
         self.sink = sink
-        self.loop = VersionLoop(spec, sink, CONF)
-        self.faulty = FaultyStorage(self.loop.versions.storage)
-        self.versions = VersionLog(self.faulty, self.loop._runtime)
-        self.committer = Committer(self.versions, self.loop._runtime, CONF)
-        self.loop.versions, self.loop._committer = self.versions, self.committer
+        self._opening = LoopOpening(spec, sink, CONF)
+        home = self._opening.home
+        self.faulty = FaultyStorage(home.storage)
+        self.versions = VersionLog(self.faulty, home.runtime)
+        self.committer = Committer(self.versions, home.runtime, CONF)
+        self._opening.home = replace(home, versions=self.versions, committer=self.committer)
+        self._checkpoint = Path(spec.checkpoint)
 
     def open(self) -> None:
-        self.loop.open()
-        (Path(self.loop.spec.checkpoint) / "metadata").write_text(json.dumps({"id": "q"}))
+        self.loop = self._opening.open()
+        (self._checkpoint / "metadata").write_text(json.dumps({"id": "q"}))
 
     @property
     def next_batch(self) -> int:
@@ -105,14 +108,6 @@ class World:
 
     def driver(self) -> Driver:
         made: list[Any] = []
-
-        class Caught:
-            def __init__(self, *what: Any) -> None:
-                made.extend(what)
-
-            def start(self) -> None:
-                pass
-
         source = self._spark.readStream.schema("user string, v long")
         frame = stateful(source.parquet(str(self.folder / "in"))).groupBy("user")
         totals = frame.transformWithState(
@@ -120,7 +115,7 @@ class World:
         )
         out = totals.writeStream.option("checkpointLocation", str(self.folder / "cp"))
         with self._patch.context() as patch:
-            patch.setattr(writer, "StatefulQuery", Caught)
+            patch.setattr(writer, "start_query", lambda *what: made.extend(what))
             if self._sink == "parquet":
                 out.format("parquet").start(str(self.folder / "out"))
             else:

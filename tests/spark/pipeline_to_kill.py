@@ -18,12 +18,13 @@ from pyspark.sql import SparkSession
 
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
+from holdfast.spark.running.computation import Computation
 from holdfast.spark.running.delivery import Delivery
 from holdfast.spark.running.loop import VersionLoop
 
 PHASES: dict[str, tuple[type, str, bool]] = {
     "planned": (VersionLoop, "run", True),
-    "computed": (VersionLoop, "_run_stage", False),
+    "computed": (Computation, "_run_stage", False),
     "packed": (Committer, "_pack", False),
     "committed": (VersionLog, "publish", False),
     "delivered": (Delivery, "deliver", False),

@@ -97,7 +97,7 @@ def test_a_tick_that_fails_while_a_batch_waits_ends_the_query(
     def fail_once_a_batch_waits(rows: list[str]) -> None:
         if rows:
             more.rename(tmp_path / "in" / more.name)
-            assert query._batch_waits.wait(PATIENCE_S)
+            assert query._run.turns.batch_waits.wait(PATIENCE_S)
             raise OSError("the sink is full")
 
     sink.before = fail_once_a_batch_waits

@@ -99,7 +99,7 @@ def test_the_coordinator_knows_a_running_querys_stores_and_forgets_a_stopped_one
 ) -> None:
     query = started(spark, tmp_path)
     query.processAllAvailable()
-    rdd = query._loop._stages[0].rdd
+    rdd = query._run.loop._stages[0].rdd
     asked = [rdd.get_preferred_locations(partition) for partition in range(rdd.partitions)]
     assert asked == [["executor_localhost_driver"]] * rdd.partitions
     query.stop()
@@ -110,7 +110,7 @@ def test_the_coordinator_knows_a_running_querys_stores_and_forgets_a_stopped_one
 def test_workers_outlive_tasks_that_read_no_input(spark: Any, tmp_path: Path) -> None:
     query = started(spark, tmp_path)
     query.processAllAvailable()
-    rdd = query._loop._stages[0].rdd
+    rdd = query._run.loop._stages[0].rdd
 
     def workers() -> set[int]:
         """Those that some jobs of one task, such as merges, ran in; they take turns."""
@@ -165,7 +165,7 @@ def test_locality_may_be_off(spark: Any, tmp_path: Path) -> None:
         spark.conf.unset("spark.holdfast.locality")
     query.processAllAvailable()
     found = totals(query)
-    assert query._loop._locality.address is None
+    assert query._run.loop._locality.address is None
     query.stop()
     assert found == EXPECTED
 

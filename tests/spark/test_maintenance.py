@@ -41,7 +41,7 @@ class Stream:
 
     @property
     def manifest(self) -> Manifest:
-        return self.query._loop.manifest
+        return self.query._run.loop.manifest
 
     def kinds(self) -> list[list[str]]:
         """The segments of each partition, newest first."""
@@ -95,7 +95,7 @@ def test_what_is_due_is_merged_and_told_in_progress(spark: SparkSession, tmp_pat
             stream.batch(*[name] * 5, "d", "e", "f", "g")
         assert all("snapshot" not in kinds for kinds in stream.kinds())
         assert stream.figures()["numSnapshotsWritten"] == 0
-        stream.query._maintain()
+        stream.query._run.maintain()
         stream.batch("h")
         partitions = len(stream.kinds())
         assert all(kinds[-1] == "snapshot" for kinds in stream.kinds() if len(kinds) > 0)
@@ -121,12 +121,12 @@ def test_no_job_runs_where_nothing_is_due(
     monkeypatch.setattr(StateStoreRDD, "run_one", counted)
     with running(spark, tmp_path, deltas=2) as stream:
         stream.batch("a")
-        stream.query._maintain()
+        stream.query._run.maintain()
         assert jobs == []
         stream.batch("a")
-        stream.query._maintain()
+        stream.query._run.maintain()
         assert len(jobs) == 1, "of the partition that has two deltas"
-        stream.query._maintain()
+        stream.query._run.maintain()
         assert len(jobs) == 1, "its snapshot waits for the next version"
 
 
@@ -136,14 +136,14 @@ def test_a_partition_whose_snapshot_lags_is_snapshotted_by_force(
     everyone = [f"user {number}" for number in range(20_000)]
     with running(spark, tmp_path, deltas=1, lag=4, fanout=20) as stream:
         stream.batch(*everyone)
-        stream.query._maintain()
+        stream.query._run.maintain()
         for _ in range(3):
             stream.batch("user 1")
-            stream.query._maintain()
+            stream.query._run.maintain()
         held = [kinds for kinds in stream.kinds() if kinds[0] == "delta"]
         assert held == [["delta", "delta", "delta", "snapshot"]], "they weigh little"
         stream.batch("user 1")
-        stream.query._maintain()
+        stream.query._run.maintain()
         stream.batch("user 1")
         assert [kinds for kinds in stream.kinds() if kinds[0] == "delta"] == [["delta", "snapshot"]]
         assert stream.figures()["numSnapshotsWritten"] == 1
@@ -156,11 +156,11 @@ def test_the_most_lagging_come_first_and_are_told_once(
     with running(spark, tmp_path, deltas=1, lag=2) as stream:
         for _ in range(5):
             stream.batch(*"abcdefgh")
-        due = stream.query._loop.due_merges()
+        due = stream.query._run.loop.due_merges()
         assert len(due) == len(stream.kinds()) > 1
-        stream.query._loop.merge(due[-1])
+        stream.query._run.loop.merge(due[-1])
         stream.batch(*"abcdefgh")
-        assert stream.query._loop.due_merges()[-1] == due[-1], "its snapshot is the newest"
+        assert stream.query._run.loop.due_merges()[-1] == due[-1], "its snapshot is the newest"
     said = [record.message for record in caplog.records if "no snapshot of the last" in record.msg]
     assert len(said) == 1
     assert "maintenanceInterval" in said[0]
@@ -172,11 +172,11 @@ def test_snapshots_of_earlier_runs_do_not_lag(
     with running(spark, tmp_path, deltas=1, lag=2) as stream:
         for _ in range(5):
             stream.batch(*"abcdefgh")
-            stream.query._maintain()
+            stream.query._run.maintain()
         stream.batch(*"abcdefgh")
     with running(spark, tmp_path, deltas=1, lag=2) as stream:
         stream.batch(*"abcdefgh")
-        assert stream.query._loop.due_merges()
+        assert stream.query._run.loop.due_merges()
     assert not [record for record in caplog.records if "no snapshot of the last" in record.msg]
 
 
@@ -187,7 +187,7 @@ def test_a_partition_that_cannot_be_merged_does_not_keep_the_others_waiting(
     with running(spark, tmp_path, deltas=3) as stream:
         for name in "abc":
             stream.batch(*[name] * 5, "d", "e", "f", "g")
-        loop, done = stream.query._loop, []
+        loop, done = stream.query._run.loop, []
         merge, clean = loop.merge, loop.clean
 
         def merging(place: Any) -> None:
@@ -200,7 +200,7 @@ def test_a_partition_that_cannot_be_merged_does_not_keep_the_others_waiting(
         assert len(loop_due) >= 2
         monkeypatch.setattr(loop, "merge", merging)
         monkeypatch.setattr(loop, "clean", lambda quiet: (clean(quiet), done.append("cleaned")))
-        stream.query._maintain()
+        stream.query._run.maintain()
         assert done == [*loop_due[1:], "cleaned"]
         assert "no room" in caplog.text
         stream.check()
@@ -244,11 +244,11 @@ def test_a_batch_that_waits_goes_before_the_next_merge(
         def merging(place: object) -> None:
             if not versions:
                 stream.arrive("b")
-                assert stream.query._batch_waits.wait(60)
+                assert stream.query._run.turns.batch_waits.wait(60)
             versions.append(stream.query.version)
 
-        monkeypatch.setattr(stream.query._loop, "due_merges", lambda: [(0, "default", 0)] * 2)
-        monkeypatch.setattr(stream.query._loop, "merge", merging)
-        stream.query._maintain()
+        monkeypatch.setattr(stream.query._run.loop, "due_merges", lambda: [(0, "default", 0)] * 2)
+        monkeypatch.setattr(stream.query._run.loop, "merge", merging)
+        stream.query._run.maintain()
         assert versions == [1, 2]
         stream.check()

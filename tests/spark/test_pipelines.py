@@ -15,8 +15,8 @@ from covering import Case, covering
 from pipelines import DIMENSIONS, Pipeline, expected, finish
 from pyspark.sql import SparkSession
 
+from holdfast.spark.running.computation import Computation
 from holdfast.spark.running.delivery import Delivery
-from holdfast.spark.running.loop import VersionLoop
 
 pytestmark = pytest.mark.spark
 SEED = 20261118
@@ -32,7 +32,7 @@ class Interruption:
         self._left = 0 if failure == "none" else 1
         self._failure = failure
         if failure == "stop while computing":
-            self._before(patch, VersionLoop, "_run_stage")
+            self._before(patch, Computation, "_run_stage")
         elif failure != "none":
             self._before(patch, Delivery, "deliver")
 
@@ -56,7 +56,7 @@ class Interruption:
             raise OSError("the sink is full")
         assert self._ready.wait(PATIENCE_S)
         threading.Thread(target=self.query.stop, daemon=True).start()
-        while not self.query._stopping:
+        while not self.query._run.outcome.is_stopping:
             threading.Event().wait(0.01)
 
 

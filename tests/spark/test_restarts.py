@@ -22,6 +22,7 @@ from waiting import until
 
 import holdfast
 from holdfast import stateful
+from holdfast.spark.running.ending import Ending
 from holdfast.spark.running.query import StatefulQuery
 from holdfast.spark.running.ticks import Ticks, is_idle
 
@@ -222,16 +223,16 @@ def test_a_function_that_a_tick_calls_may_stop_the_query_while_a_batch_waits(
 ) -> None:
     waits = ticks_on == "the thread that waits for it"
     if waits:
-        monkeypatch.setattr("holdfast.spark.running.query._IDLE_POLL_MS", 3_600_000)
+        monkeypatch.setattr("holdfast.spark.running.run._IDLE_POLL_MS", 3_600_000)
     ends = threading.Event()
-    stop, finish = StreamingQuery.stop, StatefulQuery._finish
+    stop, finish = StreamingQuery.stop, Ending._finish
 
     def stopped(self: StreamingQuery) -> None:
         time.sleep(0.5)  # the batch has seen by now that somebody stops the query
         stop(self)
         assert ends.wait(PATIENCE_S)  # another thread has seen that Spark's query is over
 
-    def finished(self: StatefulQuery) -> None:
+    def finished(self: Ending) -> None:
         ends.set()
         finish(self)
 
@@ -240,14 +241,14 @@ def test_a_function_that_a_tick_calls_may_stop_the_query_while_a_batch_waits(
             super().deliver(frame, number)
             if len(self.rows) == 1 and query.isActive:
                 write(tmp_path / "in", 1, 40)
-                until(query._batch_waits.is_set)
+                until(query._run.turns.batch_waits.is_set)
                 query.stop()
 
     write(tmp_path / "in", 0, 0, 20)
     sink = Stops()
     with monkeypatch.context() as patch:
         patch.setattr(StreamingQuery, "stop", stopped)
-        patch.setattr(StatefulQuery, "_finish", finished)
+        patch.setattr(Ending, "_finish", finished)
         query = start(spark, tmp_path, sink)
         if waits:
             query.processAllAvailable()

@@ -14,7 +14,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 from waiting import until
 
 from holdfast import stateful
-from holdfast.spark.running import query as query_module
+from holdfast.spark.running import run as run_module
 
 pytestmark = pytest.mark.spark
 FAR_US = 316_516_204_800_000_000
@@ -100,7 +100,7 @@ def test_a_version_whose_report_fails_is_delivered_once(
         raise ValueError("no such figure")
 
     seen: list[int] = []
-    monkeypatch.setattr(query_module, "progress", broken)
+    monkeypatch.setattr(run_module, "progress", broken)
     write(spark, tmp_path / "in", 1_700_000_000_000_000)
     frame = stream(spark, tmp_path / "in")
     with caplog.at_level(logging.WARNING, "holdfast"):

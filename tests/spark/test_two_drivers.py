@@ -76,7 +76,7 @@ def call(operation: str, prefix: str) -> Callable[[Driver, Sleep], None]:
 
 
 PLACES: dict[str, tuple[str, Callable[[Driver, Sleep], None]]] = {
-    "before its tasks": ("function", method(lambda d: d.loop, "_run_stage")),
+    "before its tasks": ("function", method(lambda d: d.loop._computation, "_run_stage")),
     "before the commit": ("function", method(lambda d: d.loop, "_commit")),
     "before the pack": ("function", method(lambda d: d.committer, "_pack")),
     "opening the pack": ("function", call("open_writer", "packs/")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -100,7 +100,7 @@ class StreamView:
     def __init__(
         self,
         request: ViewRequest,
-        stages: list[StageRun],
+        stages: Sequence[StageRun],
         session: SparkSession,
         manifest: Manifest,
         versions: VersionLog,

@@ -16,6 +16,7 @@ from holdfast.spark.operators.aggregation import SessionAggregation
 from holdfast.spark.pipeline.flow import Flow
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.running.query import StatefulQuery
+from holdfast.spark.running.start import start_query
 from holdfast.spark.sinks.checks import (
     Checkpoint,
     check_kafka,
@@ -225,9 +226,7 @@ class StatefulStreamWriter:
             takes_changed_columns=takes_changed_columns,
             view=view,
         )
-        query = StatefulQuery(spec, sink)
-        query.start()
-        return query
+        return start_query(spec, sink)
 
     def _check_supported(self) -> None:
         """Spark's rules for operators and modes, but for sessions in update mode: it has none."""

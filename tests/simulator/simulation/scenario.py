@@ -17,6 +17,7 @@ from holdfast.errors import Conflict, HoldfastError, IllegalState
 from holdfast.spark.pipeline.flow import Flow, Input, Stage
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.running.query import StatefulQuery
+from holdfast.spark.running.start import start_query
 from simulation.copies import Copy
 from simulation.decisions import Decisions
 from simulation.frames import Frame
@@ -287,9 +288,8 @@ class Scenario:
         application = driver.application
         application.run, application.stop_query = Run(), None
         sink = RecordingFiles(application) if self.into_files else RecordingFunction(application)
-        query = StatefulQuery(self._spec(application, driver.trigger), sink)
         try:
-            query.start()
+            query = start_query(self._spec(application, driver.trigger), sink)
             driver.query, application.stop_query = query, query.stop
             for _ in range(driver.polls):
                 query.processAllAvailable()

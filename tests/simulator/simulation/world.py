@@ -17,7 +17,7 @@ from holdfast.engine import periodic
 from holdfast.engine.storage import Runtime
 from holdfast.spark.interop import hadoop, jvm
 from holdfast.spark.pipeline import event_times
-from holdfast.spark.running import active, loop, query, spark_query, ticks
+from holdfast.spark.running import active, ending, home, run, spark_query, start, ticks
 from holdfast.spark.sinks import files as filesink
 from holdfast.spark.sinks import plans
 from holdfast.spark.state import stored
@@ -171,19 +171,19 @@ def inhabited(world: World) -> Iterator[None]:
     files = world.files
     patches: list[tuple[object, str, Any]] = [
         (Runtime, "system", lambda: world.runtime),
-        (query, "threading", threads),
-        (query, "time", clock),
+        *((module, "threading", threads) for module in (active, ending, run, start)),
+        (run, "time", clock),
         (spark_query, "threading", threads),
         (spark_query, "time", clock),
-        (query, "Watch", _NoWatch),
-        (query, "PlainPlanning", _Planning),
-        (query, "event_time_stats", ModelQuery.event_time_stats),
+        (start, "Watch", _NoWatch),
+        (start, "PlainPlanning", _Planning),
+        (run, "event_time_stats", ModelQuery.event_time_stats),
         (periodic, "threading", threads),
         (ticks, "time", clock),
         (active, "_runs", {}),
         (event_times, "counts_every_row", lambda _: True),
-        (loop, "open_storage", storage),
-        (loop, "uuid4", new_uuid),
+        (home, "open_storage", storage),
+        (home, "uuid4", new_uuid),
         (filesink, "uuid4", new_uuid),
         (plans, "_KEPT", KEPT_PLANS),
         (stored, "open_storage", storage),

@@ -11,24 +11,19 @@ from holdfast.spark.interop.event_times import EventTimeStats, counts_every_row
 from holdfast.spark.pipeline.flow import EventTime
 from holdfast.spark.pipeline.stages import StageRun
 from holdfast.streams.tasks.task import TaskResult
-from holdfast.streams.watermark import Watermarks
+from holdfast.streams.version import Observation, VersionStep
 
 
-def marks_after(
-    marks: Watermarks, seen: Sequence[EventTimeStats], behind: Mapping[EventTime, int | None]
-) -> Watermarks:
-    """The watermarks after what Spark saw of a batch, and what was seen behind operators.
+def observed(
+    step: VersionStep, seen: Sequence[EventTimeStats], behind: Mapping[EventTime, int | None]
+) -> VersionStep:
+    """A step after what Spark saw of its batch, and what was seen behind operators.
 
     `seen` is empty for a version without data; a batch has an entry for each withWatermark.
     """
-    largest = [entry.max_ms if entry.rows else None for entry in seen]
-    delays = [entry.delay_ms for entry in seen]
-    if not seen:  # a tick: Spark's inputs stay where they are
-        idle = max(len(marks.inputs) - len(behind), 0)
-        largest, delays = [None] * idle, [0] * idle
-    return marks.observed(
-        [*largest, *behind.values()],
-        [*delays, *(event_time.delay_ms for event_time in behind)],
+    return step.observed(
+        [Observation(entry.max_ms if entry.rows else None, entry.delay_ms) for entry in seen],
+        [Observation(largest, event_time.delay_ms) for event_time, largest in behind.items()],
     )
 
 

@@ -23,6 +23,7 @@ from holdfast.streams import process
 from holdfast.streams.outbox import Emission, Outbox, OutboxReader
 from holdfast.streams.output import StoredOutput, read_output
 from holdfast.streams.tasks.task import StoreSpec, TaskResult, emit_batches
+from holdfast.streams.version import VersionStep
 from holdfast.streams.watermark import Watermarks
 
 
@@ -252,6 +253,8 @@ class QueryOutput:
 class ComputedVersion:
     """What the tasks of a version made, before it is committed."""
 
+    step: VersionStep
+    """The version's, in the end with the watermarks that follow from its rows."""
     results: dict[int, list[TaskResult]] = field(default_factory=dict)
     emitted: list[Emission] = field(default_factory=list)
     """What is delivered, as far as tasks emitted it."""
@@ -259,6 +262,13 @@ class ComputedVersion:
     """The late rows that Spark itself filtered out."""
     event_times: dict[EventTime, int | None] = field(default_factory=dict)
     """The largest ones behind operators."""
+    input_rows: int | None = None
+    """How many rows the batch had, where the first operator does not get them all."""
+
+    @property
+    def every_result(self) -> list[TaskResult]:
+        """The results of all operators' tasks."""
+        return [result for found in self.results.values() for result in found]
 
     def look_at(self, end: Flow | Stage, frame: DataFrame | None) -> None:
         """Take note of what was observed of the rows of a stage, or of a query's end, if any."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import Conflict
 
 log = logging.getLogger(__name__)
 _RULE = "spark.sql.streaming.stopActiveRunOnRestart"
+Take = Callable[[DataFrame, int], None]
+"""Makes a version of a batch."""
 
 
 class Run(Protocol):
@@ -34,6 +37,62 @@ class Run(Protocol):
     def finish(self) -> None:
         """Wait for the end of a run that is ending."""
         ...
+
+
+class PendingRun:
+    """Stands for a run in its place until it is there, and passes everything on to it.
+
+    Whoever wants something of a run that is being started waits until it is, or has failed to.
+    """
+
+    def __init__(self) -> None:
+        self._settled = threading.Event()
+        self._run: Run | None = None
+        self._take: Take | None = None
+        self._error: BaseException | None = None
+
+    def started(self, run: Run, take: Take) -> None:
+        """The run is there, and takes Spark's batches."""
+        self._run, self._take = run, take
+        self._settled.set()
+
+    def failed(self, error: BaseException) -> None:
+        """The run did not come to start."""
+        self._error = error
+        self._settled.set()
+
+    def take(self, batch: DataFrame, batch_id: int) -> None:
+        """Pass a batch of Spark's on, which may be there before the run."""
+        self._settled.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._take is not None
+        self._take(batch, batch_id)
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it can still commit a version."""
+        if self._run is None:
+            return self._error is None
+        return self._run.isActive
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether Spark's part of it is over, and ours follows by itself."""
+        self._settled.wait()
+        return self._run is None or self._run.is_ending
+
+    def stop(self) -> None:
+        """End it; when this returns it commits no more."""
+        self._settled.wait()
+        if self._run is not None:
+            self._run.stop()
+
+    def finish(self) -> None:
+        """Wait for the end of a run that is ending."""
+        self._settled.wait()
+        if self._run is not None:
+            self._run.finish()
 
 
 _runs: dict[str, Run] = {}

@@ -10,6 +10,8 @@ from pyspark.sql import SparkSession
 from holdfast.engine.files.filenames import DELIVERED, delivered_path
 from holdfast.engine.files.manifest import Manifest, delivered_notes
 from holdfast.engine.storage import Storage
+from holdfast.engine.versions.log import VersionLog
+from holdfast.errors import VersionNotFound
 from holdfast.spark.interop import hadoop
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.pipeline.stage_marks import stage_marks
@@ -27,26 +29,20 @@ PreviousVersion = Callable[[], Manifest | None]
 """Gives the version before one; None where it is not there."""
 
 
-class Delivery:
-    """Brings the versions of one run to their sink. A version the sink has is in the view, too."""
+def stored_before(versions: VersionLog, manifest: Manifest) -> Manifest | None:
+    """The version before one, as it is stored; None where a copy left it behind."""
+    try:
+        return versions.load(manifest.version - 1)
+    except VersionNotFound:
+        return None
 
-    def __init__(
-        self,
-        spec: QuerySpec,
-        sink: Sink,
-        storage: Storage,
-        query_output: QueryOutput,
-    ) -> None:
-        self._spec, self._sink, self._storage, self._query_output = (
-            spec,
-            sink,
-            storage,
-            query_output,
-        )
+
+class DeliveryLog:
+    """What is known of the versions that one run's sink has."""
+
+    def __init__(self, spec: QuerySpec, storage: Storage) -> None:
+        self._spec, self._storage = spec, storage
         self._session: SparkSession = spec.source.sparkSession
-        self._needs_partitions = sink.sees_partitions or not query_output.is_deterministic
-        """Whether a version's rows have to come in the same partitions when they come again."""
-        self.view: StreamView | None = None
         self._planned = last_planned(self._session, spec.checkpoint)
         """The newest batch that a run before this one has planned: it may have delivered it, in a
         version that went when the checkpoint was put back from a copy."""
@@ -66,45 +62,13 @@ class Delivery:
         was_planned = facts is not None and facts["id"] <= self._planned
         self._new = None if was_planned else version
 
+    def is_new(self, version: int) -> bool:
+        """Whether this run has committed a version as its last, and nobody can have its rows."""
+        return self._new == version
+
     def note_settled(self, version: int) -> None:
         """Take note of a version that the sink has, or that has nothing to deliver."""
         self._settled = version
-
-    def show(self, manifest: Manifest, before: PreviousVersion) -> None:
-        """Bring the view, if there is one, to a version."""
-        if self.view is not None:
-            self.view.follow(manifest, before)
-
-    def deliver(
-        self, manifest: Manifest, before: PreviousVersion, emitted: Sequence[Emission] = ()
-    ) -> None:
-        """Hand a version's rows to the sink: as its tasks gave them, or else as stored."""
-        self.show(manifest, before)
-        output_frames = self._query_output.output_frames
-        fresh = output_frames.reader(emitted)
-        if emitted and fresh.is_at_hand and not self._needs_partitions:
-            rows = output_frames.at_hand(self._session, fresh)
-        else:
-            rows = output_frames.by_tasks(self._session, self._stored(manifest, before))
-        is_new = self._new == manifest.version
-        batch = output_batch(manifest, before, self._storage, is_new=is_new)
-        self._sink.deliver(self._query_output.output.fill(rows), batch)
-        self.note_settled(manifest.version)
-
-    def _stored(self, manifest: Manifest, before: PreviousVersion) -> OutboxReader | StoredOutput:
-        last = self._query_output.last
-        if last is None or last.emits:
-            parts = [Emission.from_json(part) for part in manifest.outbox]
-            return self._query_output.output_frames.reader(parts)
-        marks = stage_marks(self._spec.stages, Watermarks.of(manifest.watermark))[last.stage].stage
-        evicts = self._spec.mode == "append" and last.operator.key_index is not None
-        return StoredOutput(
-            store=last.store,
-            version=manifest.version,
-            mode=self._spec.mode,
-            above=_evicted_before(last.store, before(), marks.late_us) if evicts else None,
-            upto=marks.evict_us if evicts else None,
-        )
 
     def is_leftover(self, manifest: Manifest, before: PreviousVersion) -> bool:
         """Whether a version is one that Spark does not bring again and the sink may lack.
@@ -153,6 +117,63 @@ def _is_fill(manifest: Manifest) -> bool:
     A tick may follow on it before the first batch; that one is delivered as any other.
     """
     return manifest.version == 1 and manifest.batch is None
+
+
+class Delivery:
+    """Brings the versions of one run to their sink. A version the sink has is in the view, too."""
+
+    def __init__(
+        self,
+        spec: QuerySpec,
+        sink: Sink,
+        storage: Storage,
+        query_output: QueryOutput,
+        view: StreamView | None,
+        log: DeliveryLog,
+    ) -> None:
+        self._spec, self._sink, self._storage = spec, sink, storage
+        self._query_output = query_output
+        self._session: SparkSession = spec.source.sparkSession
+        self._needs_partitions = sink.sees_partitions or not query_output.is_deterministic
+        """Whether a version's rows have to come in the same partitions when they come again."""
+        self._view = view
+        self.log = log
+
+    def show(self, manifest: Manifest, before: PreviousVersion) -> None:
+        """Bring the view, if there is one, to a version."""
+        if self._view is not None:
+            self._view.follow(manifest, before)
+
+    def deliver(
+        self, manifest: Manifest, before: PreviousVersion, emitted: Sequence[Emission] = ()
+    ) -> None:
+        """Hand a version's rows to the sink: as its tasks gave them, or else as stored."""
+        self.show(manifest, before)
+        output_frames = self._query_output.output_frames
+        fresh = output_frames.reader(emitted)
+        if emitted and fresh.is_at_hand and not self._needs_partitions:
+            rows = output_frames.at_hand(self._session, fresh)
+        else:
+            rows = output_frames.by_tasks(self._session, self._stored(manifest, before))
+        is_new = self.log.is_new(manifest.version)
+        batch = output_batch(manifest, before, self._storage, is_new=is_new)
+        self._sink.deliver(self._query_output.output.fill(rows), batch)
+        self.log.note_settled(manifest.version)
+
+    def _stored(self, manifest: Manifest, before: PreviousVersion) -> OutboxReader | StoredOutput:
+        last = self._query_output.last
+        if last is None or last.emits:
+            parts = [Emission.from_json(part) for part in manifest.outbox]
+            return self._query_output.output_frames.reader(parts)
+        marks = stage_marks(self._spec.stages, Watermarks.of(manifest.watermark))[last.stage].stage
+        evicts = self._spec.mode == "append" and last.operator.key_index is not None
+        return StoredOutput(
+            store=last.store,
+            version=manifest.version,
+            mode=self._spec.mode,
+            above=_evicted_before(last.store, before(), marks.late_us) if evicts else None,
+            upto=marks.evict_us if evicts else None,
+        )
 
 
 def _evicted_before(store: StoreSpec, earlier: Manifest | None, late_us: int) -> int | None:

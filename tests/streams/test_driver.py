@@ -330,7 +330,7 @@ def test_an_append_and_an_update_write_that_entry_alone() -> None:
     root = open_root(driver.location)
     for name in ("items", "counts"):
         store = root.store(0, name)
-        written = [table.num_rows for table, _ in store.changes(at=2)]
+        written = [table.num_rows for table, _ in store.at(2).changes()]
         assert sum(written) == 1
     assert len(driver.state("items")["a",]) == 501
 

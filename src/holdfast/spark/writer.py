@@ -12,6 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from holdfast.conf import StateStoreConf, setting_of_option
 from holdfast.errors import InvalidArgument
 from holdfast.spark.interop import jvm
+from holdfast.spark.interop.checkpoint import spark_checkpoint
 from holdfast.spark.operators.aggregation import SessionAggregation
 from holdfast.spark.pipeline.flow import Flow
 from holdfast.spark.pipeline.spec import QuerySpec
@@ -35,7 +36,6 @@ from holdfast.spark.sinks.sink import (
     Sink,
 )
 from holdfast.spark.sinks.tables import FILE_FORMATS, open_table
-from holdfast.spark.state.pairing import check_not_native
 from holdfast.spark.state.stored import newest_state
 from holdfast.spark.view import take_view_request
 
@@ -209,7 +209,8 @@ class StatefulStreamWriter:
         given = _take(rest, "checkpointLocation")
         checkpoint = checkpoint_of(session, given, self._name, kind)
         place = checkpoint.location
-        check_not_native(session, place, lambda: newest_state(session, place, settings))
+        found = spark_checkpoint(session, place)
+        found.check_not_native(lambda: newest_state(session, place, settings))
         check_recovery(session, checkpoint, kind, self._mode)
         sink = make_sink(checkpoint, rest)
         spec = QuerySpec(

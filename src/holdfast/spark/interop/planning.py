@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -18,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from holdfast.errors import IllegalState
-from holdfast.spark.interop import hadoop
+from holdfast.spark.interop.checkpoint import spark_checkpoint
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _SESSION = "sparkSessionForStream"
@@ -70,8 +69,7 @@ class PlainPlanning(StreamingQueryListener):
 
     def _query_id(self) -> str | None:
         """The id of the checkpoint's query, which Spark has written before it starts."""
-        text = hadoop.read_text(self._session, f"{self._checkpoint}/metadata")
-        return None if text is None else str(json.loads(text)["id"])
+        return spark_checkpoint(self._session, self._checkpoint).query_id()
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None: ...
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.backends.locations import open_storage
+from holdfast.checkpoint import moment_of
 from holdfast.conf import BESIDE_CHECKPOINT, StateStoreConf
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.storage import Runtime
@@ -31,6 +32,7 @@ from holdfast.errors import (
     VersionNotFound,
 )
 from holdfast.spark.interop import jvm
+from holdfast.spark.interop.checkpoint import spark_checkpoint
 from holdfast.spark.interop.event_times import Observe
 from holdfast.spark.monitoring.progress import VersionReport
 from holdfast.spark.operators.operator import TaskSettings
@@ -46,13 +48,6 @@ from holdfast.spark.running.numbering import Numbering, lost_numbers, note_jump
 from holdfast.spark.sinks.sink import Sink
 from holdfast.spark.state.locality import Locality, StateStoreRDD
 from holdfast.spark.state.location import marked_place, state_root, storage_options
-from holdfast.spark.state.pairing import (
-    check_next_batch,
-    check_pair,
-    is_noted,
-    moment_of,
-    note_pair,
-)
 from holdfast.spark.state.result_size import inline_bytes_of
 from holdfast.spark.state.stored import (
     any_store,
@@ -85,6 +80,7 @@ class VersionLoop:
         self._sink = sink
         self._conf = conf
         self._session: SparkSession = spec.source.sparkSession
+        self.checkpoint = spark_checkpoint(self._session, spec.checkpoint)
         self._runtime = Runtime.system()
         wanted = None if conf.state_location == BESIDE_CHECKPOINT else conf.state_location
         self.root = state_root(self._session, spec.checkpoint, wanted)
@@ -126,7 +122,7 @@ class VersionLoop:
         load_provider_class(self._conf.provider_class)
         own, frames = self._claim()
         self._lost = lost_numbers(self.versions.storage, self.manifest)
-        note_pair(self._session, self.spec.checkpoint, self.manifest)
+        self.checkpoint.note_state(self.manifest.scope.get("id", ""))
         self._place = marked_place(self._session, self.versions.storage, self._runtime)
         self._locality = Locality.of(self._session, self._conf)
         places = sum(1 for _ in self.manifest.partitions())
@@ -142,7 +138,9 @@ class VersionLoop:
         self._cleaner = Cleaner(self.versions, self._runtime, self._conf)
         runs = {run.stage: run for run in self._stages}
         self._query_output = QueryOutput.of(self.spec.flow, runs, own, self._session)
-        self._delivery = Delivery(self.spec, self._sink, self.versions.storage, self._query_output)
+        self._delivery = Delivery(
+            self.spec, self.checkpoint, self._sink, self.versions.storage, self._query_output
+        )
         if self._lost:  # what was given up was made after this one had reached the sink
             self._delivery.note_settled(self.manifest.version)
         self._check_provider()
@@ -163,10 +161,10 @@ class VersionLoop:
         checked before the claim. What that driver committed meanwhile is read after it.
         """
         # In this order: another driver may just be making the state, and then its note.
-        has_state = is_noted(self._session, self.spec.checkpoint)
+        has_state = self.checkpoint.is_noted()
         found = self.versions.newest_intact()
         if has_state or found is not None:
-            check_pair(self._session, self.spec.checkpoint, self.root, found)
+            self.checkpoint.check_pair(self.root, found)
         partitions, own, frames = self._checked(found)
         self._claims = Claims(self.versions.storage, self._runtime)
         self._claims.take()
@@ -181,7 +179,7 @@ class VersionLoop:
                 if again is None:
                     raise
         if found is None or again.commit_id != found.commit_id:
-            check_pair(self._session, self.spec.checkpoint, self.root, again)
+            self.checkpoint.check_pair(self.root, again)
             _, own, frames = self._checked(again)
         self.manifest = self._with_columns(again, frames)
         return own, frames
@@ -334,7 +332,7 @@ class VersionLoop:
 
     def is_replay(self, facts: Mapping[str, Any]) -> bool:
         """Whether Spark brings a batch that is committed already."""
-        return check_next_batch(self.manifest.batch, facts, self.spec.checkpoint, self.root)
+        return self.checkpoint.check_next_batch(self.manifest.batch, facts, self.root)
 
     def overtaken(self) -> Conflict | None:
         """The conflict with a driver that claimed the root or committed a version after this one.

@@ -67,7 +67,6 @@ class StatefulQuery:
         self._batch_waits = threading.Event()
         self._batches = BatchFunction(self._on_batch)
         self._inner: SparkQuery
-        self._offsets: str
         self._started = threading.Event()
         self._idle: PeriodicJob | None = None
         self._maintenance: PeriodicJob | None = None
@@ -102,7 +101,6 @@ class StatefulQuery:
         take_place(self._session, self._place, self)
         with explained(self._loop.root):
             self._loop.open()
-            self._offsets = hadoop.qualified(self._session, f"{self._spec.checkpoint}/offsets")
             self._sink.start(self._spec.native)
             self._loop.deliver_leftover()
         self._inner = SparkQuery(self._begin, self._may_resume)
@@ -189,7 +187,7 @@ class StatefulQuery:
         with explained(self._loop.root):
             if self._failure is not None:
                 raise self._failure
-            offsets = hadoop.read_text(self._session, f"{self._offsets}/{batch_id}")
+            offsets = self._loop.checkpoint.offsets(batch_id)
             facts = {"id": batch_id, "query_id": self._loop.query_id, "offsets": offsets}
             self._loop.catch_up()
             if self._loop.is_replay(facts):

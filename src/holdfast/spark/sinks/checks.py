@@ -11,6 +11,7 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from holdfast.checkpoint import OFFSETS
 from holdfast.errors import InvalidArgument
 from holdfast.spark.interop import hadoop, jvm
 from holdfast.spark.sinks.tables import FILE_FORMATS
@@ -85,7 +86,7 @@ def check_query_name(session: SparkSession, name: str | None) -> None:
 
 def check_recovery(session: SparkSession, checkpoint: Checkpoint, sink: str, mode: str) -> None:
     """Refuse to go on with a memory sink whose earlier rows are gone."""
-    offsets = f"{checkpoint.location}/offsets"
+    offsets = f"{checkpoint.location}/{OFFSETS}"
     if sink == "memory" and mode != "complete" and hadoop.exists(session, offsets):
         path = hadoop.path(session, offsets)
         raise jvm.spark_error(session, "recoverQueryFromCheckpointUnsupportedError", path)

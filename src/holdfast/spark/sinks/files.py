@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from uuid import uuid4
@@ -12,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.errors import IllegalState
 from holdfast.spark.interop import hadoop
 from holdfast.spark.interop.catalog import FileTable
+from holdfast.spark.interop.checkpoint import spark_checkpoint
 from holdfast.spark.operators.operator import quote_column
 from holdfast.spark.sinks.plans import FilePlan, Plans
 from holdfast.spark.sinks.sink import OutputBatch, Sink
@@ -149,10 +149,10 @@ def _is_marker(file: str) -> bool:
 
 def _query_id(session: SparkSession, checkpoint: str) -> str:
     """The id Spark gave the query; the same across restarts."""
-    text = hadoop.read_text(session, f"{checkpoint}/metadata")
-    if text is None:
+    found = spark_checkpoint(session, checkpoint).query_id()
+    if found is None:
         raise IllegalState(
             f"The checkpoint {checkpoint} has lost its file 'metadata', which names the query. "
             "Without it a row could be delivered twice. Bring it back, or use another checkpoint."
         )
-    return str(json.loads(text)["id"])
+    return found

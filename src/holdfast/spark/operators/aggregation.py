@@ -33,7 +33,7 @@ from holdfast.spark.operators.operator import (
     quote_column,
     with_metadata,
 )
-from holdfast.spark.state.pairing import AGGREGATE
+from holdfast.spark.state.definition import AGGREGATE
 from holdfast.streams.aggregates.merging import Merge
 from holdfast.streams.tasks.aggregation import ROWS, AggregationTask
 from holdfast.streams.tasks.session import SessionTask

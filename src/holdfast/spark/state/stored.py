@@ -25,8 +25,13 @@ from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.spark.interop import lineage
 from holdfast.spark.pipeline.stages import StageFrames, StageRun
 from holdfast.spark.running.numbering import Numbering
+from holdfast.spark.state.definition import (
+    Definition,
+    check_same_columns,
+    check_same_query,
+    new_scope,
+)
 from holdfast.spark.state.location import state_root, storage_options
-from holdfast.spark.state.pairing import Definition, check_same_columns, check_same_query, new_scope
 from holdfast.streams.tasks.rewrite import RewriteTask
 from holdfast.streams.watermark import Watermarks
 

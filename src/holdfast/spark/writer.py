@@ -11,7 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from holdfast.conf import StateStoreConf, setting_of_option
 from holdfast.errors import InvalidArgument
-from holdfast.spark.interop import jvm
+from holdfast.spark import interop
 from holdfast.spark.interop.checkpoint import spark_checkpoint
 from holdfast.spark.operators.aggregation import SessionAggregation
 from holdfast.spark.pipeline.flow import Flow
@@ -238,7 +238,7 @@ class StatefulStreamWriter:
         mode = self._mode
         if mode == "update" and sessions:
             mode = "append" if all(s.key_index is not None for s in sessions) else "complete"
-        jvm.check_supported(self._native, mode)
+        interop.plans.check_supported(self._native, mode)
 
     def _native_writer(self) -> DataStreamWriter:
         if any(name.lower() == "view" for name in self._options):

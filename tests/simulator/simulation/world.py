@@ -15,7 +15,7 @@ import xxhash
 from holdfast.backends.memory import MemoryStorage
 from holdfast.engine import periodic
 from holdfast.engine.storage import Runtime
-from holdfast.spark.interop import hadoop, jvm
+from holdfast.spark.interop import frames, hadoop, sessions, tasks
 from holdfast.spark.pipeline import event_times
 from holdfast.spark.running import active, loop, query, spark_query, ticks
 from holdfast.spark.sinks import files as filesink
@@ -196,19 +196,19 @@ def inhabited(world: World) -> Iterator[None]:
             "rename_if_absent",
         )),
         (hadoop, "local_path", SimulatedFiles.path),
-        (hadoop, "bytes_of", lambda *_: 1 << 30),
-        (jvm, "application_setting", lambda *_: None),
-        (jvm, "own_session", lambda session, _: session),
-        (jvm, "empty_frame", lambda session, schema: Frame.of(session, schema.names, [[]])),
-        (jvm, "find_gap", lambda *_: None),
-        (jvm, "moved", lambda frame, _: frame),
-        (jvm, "identified", lambda frame, _: frame),
-        (jvm, "is_deterministic", lambda _: True),
-        (jvm, "arrow_schema", lambda frame: frame.arrow_schema()),
-        (jvm, "arrow_rdd", lambda frame: frame.raw()),
-        (jvm, "empty_rdd", lambda _, count: [[] for _ in range(count)]),
-        (jvm, "python_rdd", lambda session, parts: Rdd(session.application, parts)),
-        (jvm, "observed_metrics", lambda *_: []),
+        (sessions, "bytes_of", lambda *_: 1 << 30),
+        (sessions, "application_setting", lambda *_: None),
+        (sessions, "own_session", lambda session, _: session),
+        (frames, "empty_frame", lambda session, schema: Frame.of(session, schema.names, [[]])),
+        (frames, "find_gap", lambda *_: None),
+        (frames, "moved", lambda frame, _: frame),
+        (frames, "identified", lambda frame, _: frame),
+        (frames, "is_deterministic", lambda _: True),
+        (tasks, "arrow_schema", lambda frame: frame.arrow_schema()),
+        (tasks, "arrow_rdd", lambda frame: frame.raw()),
+        (tasks, "empty_rdd", lambda _, count: [[] for _ in range(count)]),
+        (tasks, "python_rdd", lambda session, parts: Rdd(session.application, parts)),
+        (frames, "observed_metrics", lambda *_: []),
     ]  # fmt: skip
     undo = []
     try:

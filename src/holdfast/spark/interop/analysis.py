@@ -22,15 +22,9 @@ from pyspark.sql.types import (
 
 from holdfast.errors import InvalidArgument
 from holdfast.spark.interop.classes import java_class
-from holdfast.spark.interop.jvm import (
-    CATALYST,
-    class_of,
-    column_of,
-    frame_of,
-    scala_list,
-    scala_seq,
-    walk,
-)
+from holdfast.spark.interop.columns import column_of
+from holdfast.spark.interop.frames import frame_of
+from holdfast.spark.interop.scala import CATALYST, class_of, scala_list, scala_seq, walk
 from holdfast.streams.aggregates.functions import BY_NODE, AggregateFunction
 from holdfast.streams.tasks.sliding import SlidingWindows
 

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark.interop import hadoop, jvm
+from holdfast.spark.interop import hadoop, rules, scala
 
 _SPARK_CATALOG = "spark_catalog"
 _NOT_OPTIONS = ("path", "serialization.format")
@@ -41,25 +41,25 @@ def find(session: SparkSession, name: str) -> Any | None:
             "own catalog. Write to it in foreachBatch."
         )
     if state.catalog().isTempView(identifier):
-        raise jvm.spark_error(session, "streamingIntoViewNotSupportedError", name)
+        raise rules.spark_error(session, "streamingIntoViewNotSupportedError", name)
     if not state.catalog().tableExists(identifier):
         return None
     found = state.catalog().getTableMetadata(identifier)
     if str(found.tableType().name()) == "VIEW":
-        raise jvm.spark_error(session, "streamingIntoViewNotSupportedError", name)
+        raise rules.spark_error(session, "streamingIntoViewNotSupportedError", name)
     return found
 
 
 def file_table(session: SparkSession, name: str, found: Any) -> FileTable:
     """What `find` found."""
     provider = found.provider()
-    properties = jvm.scala_map(found.storage().properties())
+    properties = scala.scala_map(found.storage().properties())
     return FileTable(
         name=name,
         location=hadoop.location_of(session, found.location()),
         provider=str(provider.get()).lower() if provider.isDefined() else "hive",
         options={key: text for key, text in properties.items() if key not in _NOT_OPTIONS},
         columns=[str(field.name()) for field in found.schema().fields()],
-        partition_by=[str(column) for column in jvm.scala_list(found.partitionColumnNames())],
+        partition_by=[str(column) for column in scala.scala_list(found.partitionColumnNames())],
         tracks_partitions=bool(found.tracksPartitionsInCatalog()),
     )

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import InvalidArgument
 from holdfast.spark.interop.classes import java_class
-from holdfast.spark.interop.jvm import CATALYST
+from holdfast.spark.interop.scala import CATALYST
 
 _SQL = "org.apache.spark.sql"
 _OF_SESSIONS = ("_jsparkSession",)

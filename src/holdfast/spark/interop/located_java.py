@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.coordinator.instances import task_location
 from holdfast.spark.interop.classes import java_class
-from holdfast.spark.interop.jvm import scala_list
+from holdfast.spark.interop.scala import scala_list
 
 log = logging.getLogger(__name__)
 EXECUTOR_PROPERTY = "holdfast.executor"

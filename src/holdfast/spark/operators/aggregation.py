@@ -15,10 +15,12 @@ from holdfast.engine.hashing.spark_hash import spark_sql_hash
 from holdfast.engine.partition.chain import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.spark.interop import analysis, jvm, lineage
+from holdfast.spark import interop
+from holdfast.spark.interop import analysis, lineage
 from holdfast.spark.operators.functions import Partials, take_apart
 from holdfast.spark.operators.operator import (
     DELAY,
+    LATE,
     SESSION,
     FreeNames,
     KeyColumn,
@@ -86,7 +88,7 @@ class Aggregation(Operator):
         self._groupings = groupings
         analyzed = analysis.analyze_aggregation(after, len(groupings))
         fields = after.schema.fields[: len(groupings)]
-        case_sensitive = jvm.is_case_sensitive(after.sparkSession)
+        case_sensitive = interop.sessions.is_case_sensitive(after.sparkSession)
         names = FreeNames([ROWS], case_sensitive=case_sensitive)
         # The keys as a batch has them, each with a name of its own.
         own = [StructField(names.give(f.name), f.dataType, f.nullable, f.metadata) for f in fields]
@@ -119,7 +121,8 @@ class Aggregation(Operator):
     def definition(self) -> dict[str, str]:
         return {
             "operator": self.title,
-            "keys": ", ".join(jvm.sql_of(grouping) for grouping in self._groupings) or "none",
+            "keys": ", ".join(interop.columns.sql_of(grouping) for grouping in self._groupings)
+            or "none",
             **self._calls,
         }
 
@@ -306,7 +309,7 @@ class SessionAggregation(_ByWindowLast):
         if self.key_index is not None:
             late = F.timestamp_micros(F.lit(marks.late_us))
             is_late = session.getField("end") <= late.cast(_end_type(self._fields[self._place]))
-            rows = rows.observe(jvm.LATE, F.count_if(is_late).alias("rows")).filter(~is_late)
+            rows = rows.observe(LATE, F.count_if(is_late).alias("rows")).filter(~is_late)
         return self._routed(self._grouped_with(rows, session), partitions)
 
 

@@ -13,7 +13,8 @@ from holdfast.engine.files.segment import HASH
 from holdfast.engine.hashing.spark_hash import spark_sql_hash
 from holdfast.engine.partition.chain import StoreShape
 from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.spark.interop import jvm, lineage
+from holdfast.spark import interop
+from holdfast.spark.interop import lineage
 from holdfast.spark.operators.operator import (
     DELAY,
     FreeNames,
@@ -46,7 +47,7 @@ class Deduplication(Operator):
         self._within_watermark = within_watermark
         self._names = names
         self._value = EXPIRES_AT if within_watermark else SEEN
-        case_sensitive = jvm.is_case_sensitive(before.sparkSession)
+        case_sensitive = interop.sessions.is_case_sensitive(before.sparkSession)
         free = FreeNames([self._value], case_sensitive=case_sensitive)
         # The columns as a batch has them, each with a name that no column of the store has.
         self._own = [

@@ -12,7 +12,8 @@ from holdfast.engine.files.segment import HASH
 from holdfast.engine.hashing.spark_hash import spark_sql_hash
 from holdfast.engine.versions.rewrite import can_become
 from holdfast.errors import InvalidArgument
-from holdfast.spark.interop import jvm, lineage
+from holdfast.spark import interop
+from holdfast.spark.interop import lineage
 from holdfast.spark.operators.operator import (
     DELAY,
     Operator,
@@ -51,7 +52,7 @@ class KeyedRows:
 
     def _key_name(self, number: int, field: StructField) -> str:
         """The input column of a key: the stream's own where it is one of those."""
-        sql = jvm.sql_of(self.groupings[number])
+        sql = interop.columns.sql_of(self.groupings[number])
         names = [own.name for own in self._fields]
         is_plain = sql in (field.name, quote_column(field.name)) and names.count(field.name) == 1
         return self._data_names[names.index(field.name)] if is_plain else f"k{number}"
@@ -65,7 +66,7 @@ class KeyedRows:
     @property
     def sql(self) -> str:
         """The grouping columns in words."""
-        return ", ".join(jvm.sql_of(grouping) for grouping in self.groupings)
+        return ", ".join(interop.columns.sql_of(grouping) for grouping in self.groupings)
 
     @property
     def time_name(self) -> str | None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 
 from holdfast.errors import IllegalState
-from holdfast.spark.interop.event_times import EventTimeStats, counts_every_row
+from holdfast.spark.interop.event_times import EventTimeStats
+from holdfast.spark.interop.frames import counts_every_row
 from holdfast.spark.pipeline.flow import EventTime
 from holdfast.spark.pipeline.stages import StageRun
 from holdfast.streams.tasks.task import TaskResult

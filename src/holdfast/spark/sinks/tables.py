@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark.interop import jvm
+from holdfast.spark import interop
 from holdfast.spark.interop.catalog import FileTable, file_table, find
 from holdfast.spark.operators.operator import quote_column
 
@@ -38,7 +38,7 @@ def open_table(
             "Write to it in foreachBatch."
         )
     if file_format is not None and file_format.lower() != table.provider:
-        raise jvm.spark_error(
+        raise interop.rules.spark_error(
             session, "inputSourceDiffersFromDataSourceProviderError", file_format, name, found
         )
     if partition_by and list(partition_by) != table.partition_by:
@@ -85,7 +85,7 @@ def _create(
             f"toTable makes tables of {', '.join(FILE_FORMATS)}, not of {kind}. Make the table "
             "yourself and write to it in foreachBatch."
         )
-    statement = f"CREATE TABLE {name} ({jvm.nullable_ddl(session, schema)}) USING {kind}"
+    statement = f"CREATE TABLE {name} ({interop.rules.nullable_ddl(session, schema)}) USING {kind}"
     if partition_by:
         statement += f" PARTITIONED BY ({', '.join(map(quote_column, partition_by))})"
     if location is not None:

@@ -13,7 +13,7 @@ from holdfast.spark.interop.scala import CATALYST
 
 _SQL = "org.apache.spark.sql"
 _OF_SESSIONS = ("_jsparkSession",)
-_OF_CONTEXTS = ("_jvm", "_jsc", "_gateway", "_temp_dir")
+_OF_CONTEXTS = ("_jvm", "_jsc", "_gateway", "_conf", "_temp_dir")
 _REQUIRED: dict[str, tuple[str, ...]] = {
     f"{_SQL}.classic.Dataset": ("toArrowBatchRdd", "ofRows", "queryExecution", "logicalPlan"),
     f"{_SQL}.classic.SparkSession": ("cloneSession", "sessionState", "parseDataType"),

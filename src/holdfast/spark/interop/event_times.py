@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import IllegalState
+from holdfast.spark.interop.model import EventTimeStats
 from holdfast.spark.interop.scala import class_of, scala_list, walk
 
 _INSIDE = {
@@ -20,18 +20,6 @@ _INSIDE = {
     "TableCacheQueryStageExec": "plan",
 }
 """Nodes of executed plans that a walk takes for leaves, and what gives the plan inside each."""
-
-
-@dataclass(frozen=True)
-class EventTimeStats:
-    """What one withWatermark of the running query saw: the delay and the largest time so far."""
-
-    delay_ms: int
-    rows: int
-    max_ms: int
-
-
-Observe = Callable[[], list[EventTimeStats]]
 
 
 def event_time_stats(query: StreamingQuery) -> list[EventTimeStats]:

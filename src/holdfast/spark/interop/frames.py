@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.spark.interop.classes import java_class, java_object
+from holdfast.spark.interop.model import Fill
 from holdfast.spark.interop.scala import CATALYST, class_of, scala_list, scala_seq, walk
 from holdfast.spark.interop.sessions import java_schema
 
@@ -44,47 +46,54 @@ def frame_of(session: SparkSession, plan: Any) -> DataFrame:
 
 
 @dataclass(frozen=True)
-class Gap:
+class _Gap:
     """A node of a plan on the way to a stand-in, or the stand-in itself, which has no `parts`."""
 
     node: Any
-    parts: tuple[Gap | Any, ...] = ()
+    parts: tuple[_Gap | Any, ...] = ()
     number: int | None = None
     """Which stand-in it is; rows go here."""
 
 
-def find_gap(frame: DataFrame, stand_ins: Sequence[DataFrame]) -> Gap | None:
-    """Where a frame's plan reads the stand-ins.
+def filler(session: SparkSession, frame: DataFrame, stand_ins: Sequence[DataFrame]) -> Fill | None:
+    """What puts rows in the places of a frame's stand-ins, without asking Spark to analyse the
+    frame again.
 
     None if the frame has to be made anew each time: when it is not deterministic, since random
     seeds are drawn by Spark's analysis, or when it has subqueries, which are not looked into.
     """
+    gap = _find_gap(frame, stand_ins)
+    return None if gap is None else partial(_fill_gap, session, gap)
+
+
+def _find_gap(frame: DataFrame, stand_ins: Sequence[DataFrame]) -> _Gap | None:
+    """Where a frame's plan reads the stand-ins."""
     plan = frame._jdf.queryExecution().analyzed()
     if not plan.deterministic() or any(node.subqueries().nonEmpty() for node in walk(plan)):
         return None
     leaves = [each._jdf.queryExecution().analyzed().rdd().id() for each in stand_ins]
 
-    def gap(node: Any) -> Gap | None:
+    def gap(node: Any) -> _Gap | None:
         if class_of(node) == "LogicalRDD" and (rdd := node.rdd().id()) in leaves:
-            return Gap(node, number=leaves.index(rdd))
+            return _Gap(node, number=leaves.index(rdd))
         children = scala_list(node.children())
         parts = [gap(child) for child in children]
         if not any(parts):
             return None
         found = tuple(part or child for part, child in zip(parts, children, strict=True))
-        return Gap(node, found)
+        return _Gap(node, found)
 
     return gap(plan)
 
 
-def fill_gap(session: SparkSession, gap: Gap, rows: Sequence[DataFrame | None]) -> DataFrame:
+def _fill_gap(session: SparkSession, gap: _Gap, rows: Sequence[DataFrame | None]) -> DataFrame:
     """The plan with these rows in the places of the stand-ins, where they are not None.
 
     Requires: columns of the stand-ins' types.
     """
 
     def filled(part: Any) -> Any:
-        if not isinstance(part, Gap):
+        if not isinstance(part, _Gap):
             return part
         if part.number is not None:
             given = rows[part.number]

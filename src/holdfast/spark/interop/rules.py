@@ -16,7 +16,8 @@ from holdfast.spark.interop.sessions import is_case_sensitive, java_schema
 def spark_error(session: SparkSession, name: str, *arguments: Any) -> Exception:
     """One of Spark's own errors of analysis, with its condition, to be raised here."""
     errors = java_class(session, "org.apache.spark.sql.errors.QueryCompilationErrors")
-    return convert_exception(getattr(errors, name)(*arguments))
+    given = [scala_seq(session, each) if isinstance(each, list) else each for each in arguments]
+    return convert_exception(getattr(errors, name)(*given))
 
 
 def output_mode(session: SparkSession, mode: str) -> Any:

@@ -13,6 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from holdfast.spark.interop import located_java
+from holdfast.spark.interop.located_java import LocatedJava
+
 # Older Sparks have another word for it.
 _IN_UTC: dict[str, Any] = (
     {"timezone": "UTC"}
@@ -53,3 +56,8 @@ def not_in_arrow(schema: StructType) -> StructField | None:
         except PySparkException:
             return column
     return None
+
+
+def located(session: SparkSession) -> LocatedJava | None:
+    """What gives tasks their places; None, and one warning, where this Spark does not take it."""
+    return located_java.prepared(session)

@@ -31,9 +31,8 @@ from holdfast.errors import (
     Unavailable,
     VersionNotFound,
 )
-from holdfast.spark import interop
-from holdfast.spark.interop.checkpoint import spark_checkpoint
-from holdfast.spark.interop.event_times import Observe
+from holdfast.spark.interop import seam
+from holdfast.spark.interop.model import Observe
 from holdfast.spark.monitoring.progress import VersionReport
 from holdfast.spark.operators.operator import TaskSettings
 from holdfast.spark.pipeline.event_times import check_counted, marks_after
@@ -48,6 +47,7 @@ from holdfast.spark.running.numbering import Numbering, lost_numbers, note_jump
 from holdfast.spark.sinks.sink import Sink
 from holdfast.spark.state.locality import Locality, StateStoreRDD
 from holdfast.spark.state.location import marked_place, state_root, storage_options
+from holdfast.spark.state.pairing import spark_checkpoint
 from holdfast.spark.state.result_size import inline_bytes_of
 from holdfast.spark.state.stored import (
     any_store,
@@ -187,7 +187,7 @@ class VersionLoop:
     def _checked(self, found: Manifest | None) -> tuple[int, SparkSession, list[StageFrames]]:
         """Refuse stored state that is not this query's: the partitions and frames if it is."""
         partitions = partitions_of(self._session, found, self.root)
-        own = interop.sessions.own_session(self._session, partitions)
+        own = seam.sessions.own_session(self._session, partitions)
         made: dict[Stage, StageFrames] = {}
         for stage in self.spec.stages:
             made[stage] = StageFrames.of(stage, own, partitions, made)
@@ -220,7 +220,7 @@ class VersionLoop:
             )
             for name, shape in frames.stores.items()
         }
-        schema = interop.tasks.arrow_schema(frames.batch.made).serialize().to_pybytes()
+        schema = seam.tasks.arrow_schema(frames.batch.made).serialize().to_pybytes()
         some = next(iter(stores))
         rdd = StateStoreRDD(self.root, number, self._run_id, count, some, self._locality)
         return StageRun(frames, stores, schema, rdd)
@@ -271,7 +271,7 @@ class VersionLoop:
             settings = self._settings(run, known[run.stage], is_last=False)
             start = run.operator.initial(settings, run.store.partitions)
             if start is not None:
-                rows = interop.frames.moved(start.rows, own)
+                rows = seam.frames.moved(start.rows, own)
                 results[number] = self._run_tasks(run, start.task, rows)
         if results:
             self.manifest = self._committer.commit(
@@ -517,7 +517,7 @@ class VersionLoop:
 
     def _run_tasks(self, run: StageRun, task: Task, rows: DataFrame) -> list[TaskResult]:
         """A task for each partition of some rows, of which there have to be as many."""
-        schema = interop.tasks.arrow_schema(rows).serialize().to_pybytes()
+        schema = seam.tasks.arrow_schema(rows).serialize().to_pybytes()
         results = run.rdd.run(lambda p, raw: run_task(task, p, schema, raw), rows)
         if len(results) != run.store.partitions:
             raise IllegalState(

@@ -20,9 +20,7 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.periodic import PeriodicJob
 from holdfast.errors import Conflict, HoldfastError
 from holdfast.reading import LiveState, Root, choose_store
-from holdfast.spark.interop import hadoop
-from holdfast.spark.interop.event_times import event_time_stats
-from holdfast.spark.interop.planning import PlainPlanning
+from holdfast.spark.interop import seam
 from holdfast.spark.monitoring.listeners import spark_progress
 from holdfast.spark.monitoring.metrics import metrics_text
 from holdfast.spark.monitoring.progress import VersionReport, progress
@@ -82,7 +80,7 @@ class StatefulQuery:
         self._ended = False
         self._stopping = False
         self._has_cleaned = False
-        self._place = hadoop.qualified(self._session, spec.checkpoint)
+        self._place = seam.files.qualified(self._session, spec.checkpoint)
 
     def start(self) -> None:
         """Open the state, deliver what a crash left undelivered, start Spark's query."""
@@ -93,7 +91,7 @@ class StatefulQuery:
             self._watch.ended(error)
             self._loop.close()
             if self._spec.is_temporary:
-                hadoop.delete(self._session, self._spec.checkpoint)
+                seam.files.delete(self._session, self._spec.checkpoint)
             raise
         threading.Thread(target=self._end_with_spark, name="holdfast-end", daemon=True).start()
 
@@ -123,13 +121,7 @@ class StatefulQuery:
             writer = writer.queryName(self._spec.name)
         if self._spec.trigger:
             writer = writer.trigger(**self._spec.trigger)
-        planning = PlainPlanning(self._session, self._spec.checkpoint)
-        begun = planning.start(writer)
-        try:
-            planning.check(begun)
-        except BaseException:
-            begun.stop()
-            raise
+        begun = seam.queries.start(self._session, self._loop.checkpoint, writer)
         self._loop.query_id, self._loop.run_id = str(begun.id), str(begun.runId)
         return begun
 
@@ -200,7 +192,7 @@ class StatefulQuery:
     def _run_version(self, batch: DataFrame | None, facts: dict[str, Any] | None) -> None:
         observe = None
         if batch is not None:
-            observe = lambda: event_time_stats(self._inner.current)  # noqa: E731 - one line
+            observe = lambda: seam.queries.event_time_stats(self._inner.current)  # noqa: E731
         with self._making():
             report = self._loop.run(batch, facts, observe)
         if report is not None:
@@ -502,7 +494,7 @@ class StatefulQuery:
             "spark.sql.streaming.forceDeleteTempCheckpointLocation", "false"
         )
         if self._spec.is_temporary and (self.exception() is None or str(force) == "true"):
-            hadoop.delete(self._session, self._spec.checkpoint)
+            seam.files.delete(self._session, self._spec.checkpoint)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

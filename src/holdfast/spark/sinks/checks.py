@@ -13,8 +13,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from holdfast.checkpoint import OFFSETS
 from holdfast.errors import InvalidArgument
-from holdfast.spark import interop
-from holdfast.spark.interop import hadoop
+from holdfast.spark.interop import seam
 from holdfast.spark.sinks.tables import FILE_FORMATS
 
 _FOR_A_WHILE = ("memory", "foreach", "foreachBatch", "console", "noop")
@@ -43,7 +42,7 @@ def checkpoint_of(
         return Checkpoint(f"{common.rstrip('/')}/{name or uuid4()}")
     if sink in _FOR_A_WHILE:
         return Checkpoint(tempfile.mkdtemp(prefix="temporary-"), is_temporary=True)
-    raise interop.rules.spark_error(session, "checkpointLocationNotSpecifiedError")
+    raise seam.rules.spark_error(session, "checkpointLocationNotSpecifiedError")
 
 
 def check_sink(
@@ -56,23 +55,21 @@ def check_sink(
 ) -> None:
     """Refuse what Spark refuses of a sink, in the same words."""
     if sink == "memory" and name is None:
-        raise interop.rules.spark_error(session, "queryNameNotSpecifiedForMemorySinkError")
+        raise seam.rules.spark_error(session, "queryNameNotSpecifiedForMemorySinkError")
     if sink in FILE_FORMATS and mode != "append":
-        wanted = interop.rules.output_mode(session, mode)
-        raise interop.rules.spark_error(
-            session, "dataSourceOutputModeUnsupportedError", sink, wanted
-        )
+        wanted = seam.rules.output_mode(session, mode)
+        raise seam.rules.spark_error(session, "dataSourceOutputModeUnsupportedError", sink, wanted)
     if not partition_by:
         return
     if sink in _UNPARTITIONED:
-        raise interop.rules.spark_error(session, "operationNotSupportPartitioningError", sink)
+        raise seam.rules.spark_error(session, "operationNotSupportPartitioningError", sink)
     for column in partition_by:
         if column not in schema.names:
-            raise interop.rules.spark_error(
+            raise seam.rules.spark_error(
                 session, "columnNotFoundInExistingColumnsError", "Partition", column,
-                interop.scala.scala_seq(session, schema.names),
+                list(schema.names),
             )  # fmt: skip
-    interop.rules.check_partition_columns(session, schema, list(partition_by))
+    seam.rules.check_partition_columns(session, schema, list(partition_by))
 
 
 def check_query_name(session: SparkSession, name: str | None) -> None:
@@ -90,14 +87,14 @@ def check_query_name(session: SparkSession, name: str | None) -> None:
 def check_recovery(session: SparkSession, checkpoint: Checkpoint, sink: str, mode: str) -> None:
     """Refuse to go on with a memory sink whose earlier rows are gone."""
     offsets = f"{checkpoint.location}/{OFFSETS}"
-    if sink == "memory" and mode != "complete" and hadoop.exists(session, offsets):
-        path = hadoop.path(session, offsets)
-        raise interop.rules.spark_error(session, "recoverQueryFromCheckpointUnsupportedError", path)
+    if sink == "memory" and mode != "complete" and seam.files.exists(session, offsets):
+        path = seam.files.path(session, offsets)
+        raise seam.rules.spark_error(session, "recoverQueryFromCheckpointUnsupportedError", path)
 
 
 def check_kafka(session: SparkSession, schema: StructType, options: dict[str, str]) -> None:
     """Refuse what Kafka's writer would refuse with the first batch."""
-    interop.rules.check_data_source(session, "kafka")
+    seam.rules.check_data_source(session, "kafka")
     if "kafka.bootstrap.servers" not in options:
         raise InvalidArgument(
             "The kafka sink needs .option('kafka.bootstrap.servers', 'host:port,…')."

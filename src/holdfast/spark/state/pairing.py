@@ -7,7 +7,7 @@ from functools import cached_property
 from pyspark.sql import SparkSession
 
 from holdfast.checkpoint import SparkCheckpoint
-from holdfast.spark.interop import hadoop
+from holdfast.spark.interop import seam
 
 
 class Folder:
@@ -19,19 +19,19 @@ class Folder:
     @cached_property
     def _place(self) -> str:
         """With its scheme: files on the local disk are then read without a call of the JVM."""
-        return hadoop.qualified(self._session, self._location)
+        return seam.files.qualified(self._session, self._location)
 
     def read_text(self, path: str) -> str | None:
         """A small text file, or None when there is none."""
-        return hadoop.read_text(self._session, f"{self._place}/{path}")
+        return seam.files.read_text(self._session, f"{self._place}/{path}")
 
     def names(self, path: str) -> list[str]:
         """The names of the files and folders right below a folder, in order."""
-        return hadoop.list_names(self._session, f"{self._place}/{path}".rstrip("/"))
+        return seam.files.list_names(self._session, f"{self._place}/{path}".rstrip("/"))
 
     def create_if_absent(self, path: str, text: str) -> bool:
         """Make a small text file, whole or not at all, unless there is one; whether it did."""
-        return hadoop.create_if_absent(self._session, f"{self._place}/{path}", text)
+        return seam.files.create_if_absent(self._session, f"{self._place}/{path}", text)
 
 
 def spark_checkpoint(session: SparkSession, location: str) -> SparkCheckpoint:

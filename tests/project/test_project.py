@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.spark.interop import check
+
 ROOT = Path(__file__).resolve().parents[2]
 CORE = {"numpy", "pyarrow", "fsspec", "xxhash", "typer", "rich"}
 TARGETS = {
@@ -192,6 +194,10 @@ PROMISED = re.compile(r"pyspark(\.errors|\.sql(\.(functions|types|streaming(\.\w
 """The modules whose public names PySpark documents."""
 
 
+SPARK = ROOT / "src" / "holdfast" / "spark"
+SEAM = SPARK / "interop"
+
+
 def _private_uses(path: Path) -> list[str]:
     """What a module uses of other packages' private parts: attributes it does not itself define,
     names and modules of PySpark's, and calls into the JVM.
@@ -220,18 +226,95 @@ def _private_uses(path: Path) -> list[str]:
 
 def test_private_parts_of_pyspark_are_touched_in_one_place() -> None:
     source = ROOT / "src" / "holdfast"
-    private = source / "spark" / "interop"
     with_pyspark = [path for path in source.rglob("*.py") if "pyspark" in path.read_text()]
     uses = {path: _private_uses(path) for path in with_pyspark}
     elsewhere = {
         str(path.relative_to(source)): found
         for path, found in uses.items()
-        if found and private not in path.parents
+        if found and SEAM not in path.parents
     }
     assert elsewhere == {}
     inside = " ".join(use for found in uses.values() for use in found)
     for name in ("_jdf", "_jvm", "_jsparkSession", "_jrdd", "toArrowBatchRdd"):
         assert name in inside
+
+
+HANDLES = re.compile(
+    "_jvm|_jsc|_sc|_jsparkSession|_jdf|_jgd|_jc|_jrdd|_jschema|_jreader|_jwrite|_jsq|_jsqm|_jseq|"
+    "_jmap|_jcols|_jconf|_gateway"
+)
+"""How PySpark calls its hold on the JVM."""
+
+
+def _handles(path: Path) -> list[str]:
+    """Where a module holds the JVM, be it by the name of an attribute in a text."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute):
+            name = node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            name = node.value
+        else:
+            continue
+        if HANDLES.fullmatch(name):
+            found.append(f"{path.name}:{node.lineno} {name}")
+    return found
+
+
+def test_the_jvm_is_held_behind_the_seam_alone() -> None:
+    holding = {path: _handles(path) for path in SPARK.parent.rglob("*.py")}
+    assert [found for path, found in holding.items() if found and SEAM not in path.parents] == []
+    assert sum(map(len, holding.values())) > 30
+
+
+def test_the_rest_of_spark_knows_the_seam_and_no_module_behind_it() -> None:
+    room = "holdfast.spark.interop"
+    # The last one decides whether the seam fits a session at all.
+    allowed = {(room, "seam"), f"{room}.contract", f"{room}.model", f"{room}.check"}
+    found = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        if SEAM in path.parents:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names if alias.name.startswith(room)}
+            elif isinstance(node, ast.ImportFrom) and node.module == room:
+                found |= {(room, alias.name) for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(room):
+                found.add(node.module or "")
+            elif isinstance(node, ast.ImportFrom) and node.module == "holdfast.spark":
+                found |= {room for alias in node.names if alias.name == "interop"}
+    assert found == allowed
+
+
+def test_whatever_the_seam_offers_is_asked_for_and_nothing_else_is() -> None:
+    classes = {
+        node.name: node
+        for node in ast.parse((SEAM / "contract.py").read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+    themes = {
+        field.target.id: classes[field.annotation.id]
+        for field in classes["Seam"].body
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(field.annotation, ast.Name)
+    }
+    offered = set()
+    for theme, protocol in themes.items():
+        for node in protocol.body:
+            if isinstance(node, ast.FunctionDef):
+                offered.add((theme, node.name))
+            elif isinstance(node, ast.AnnAssign):
+                offered.add((theme, ast.unparse(node.target)))
+    text = "\n".join(path.read_text() for path in SPARK.rglob("*.py") if SEAM not in path.parents)
+    assert offered == set(re.findall(r"\bseam\.(\w+)\.(\w+)", text))
+
+
+def test_the_check_of_a_spark_knows_what_is_used_of_its_context() -> None:
+    text = "\n".join(path.read_text() for path in SEAM.glob("*.py"))
+    used = set(re.findall(r"\b(?:sparkContext|context)\.(_[a-z]\w*)", text))
+    assert used == set(check._OF_CONTEXTS)
 
 
 def test_windows_is_refused_by_name() -> None:

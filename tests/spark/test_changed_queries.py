@@ -17,7 +17,7 @@ import holdfast
 from holdfast import stateful
 from holdfast.spark.interop import lineage
 from holdfast.spark.state import stored
-from holdfast.spark.state.pairing import check_same_columns, check_same_query
+from holdfast.spark.state.definition import check_same_columns, check_same_query
 
 pytestmark = pytest.mark.spark
 Pipeline = Callable[[Any], Any]

@@ -34,7 +34,7 @@ def test_a_filled_template_has_the_rows_of_its_function(spark: SparkSession, nam
     template = Template(
         spark, [spark.createDataFrame([], SCHEMA).schema], lambda rows: make(rows[0])
     )
-    assert template._gap is not None
+    assert template._fill is not None
     for rows in ROWS:
         frame = spark.createDataFrame(rows, SCHEMA)
         filled = template.fill(frame)
@@ -49,7 +49,7 @@ def test_a_subquery_over_the_rows_is_asked_anew(spark: SparkSession) -> None:
 
     template = Template(spark, [spark.createDataFrame([], SCHEMA).schema], above_mean)
     frame = spark.createDataFrame([("a", 1), ("b", 4)], SCHEMA)
-    assert template._gap is None
+    assert template._fill is None
     assert [row.k for row in template.fill(frame).collect()] == ["b"]
 
 

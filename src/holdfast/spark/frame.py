@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark.interop import jvm
+from holdfast.spark.interop import seam
 from holdfast.spark.interop.check import check_spark
 from holdfast.spark.operators.aggregation import aggregation
 from holdfast.spark.operators.deduplication import Deduplication
@@ -47,7 +47,7 @@ def stateful(frame: DataFrame) -> StatefulDataFrame:
     is taken, too: operators give a plain DataFrame then, and processors run with the same code.
     """
     check_spark(frame)
-    if native := jvm.native_stateful_operators(frame):
+    if native := seam.plans.native_stateful_operators(frame):
         raise InvalidArgument(
             f"The DataFrame already has a stateful operator of Spark's own ({native[0]}). Call "
             "stateful() on the DataFrame before it, and the operator on the result."
@@ -182,7 +182,7 @@ class StatefulDataFrame:
         native = self._native.withWatermark(eventTime, delayThreshold)
         if self._is_plain:
             return StatefulDataFrame(native)
-        if jvm.has_watermark(self._native):
+        if seam.frames.has_watermark(self._native):
             raise InvalidArgument(
                 "The stream has a watermark already, and operators go by that one: leave out the "
                 "withWatermark behind them. Spark would wait for the later of the two for ever."
@@ -235,7 +235,7 @@ class StatefulDataFrame:
                 "The list of columns that rows are equal by is empty. Name some, or leave the list "
                 "out for all columns."
             )
-        names = before.columns if subset is None else jvm.columns_called(before, subset)
+        names = before.columns if subset is None else seam.columns.columns_called(before, subset)
         operator = Deduplication(before, names, within_watermark=within_watermark)
         return self._through(operator, native)
 
@@ -387,7 +387,7 @@ class GroupedStatefulData:
         processor: Any,
         initial_state: Any,
     ) -> StatefulDataFrame:
-        initial = None if initial_state is None else jvm.groups_of(initial_state)
+        initial = None if initial_state is None else seam.columns.groups_of(initial_state)
         before, mode = self._frame._native, checked_time_mode(time_mode)
         operator = kind(before, self._columns, after, output_mode, mode, processor, initial)
         return self._frame._through(operator, after)
@@ -408,7 +408,7 @@ class GroupedStatefulData:
         """
         before, mode = self._frame._native, checked_time_mode(timeMode)
         after = self._with_processor(outputStructType, outputMode, timeMode, "")
-        state = arrow_state(jvm.parsed_schema(before.sparkSession, stateStructType))
+        state = arrow_state(seam.sessions.parsed_schema(before.sparkSession, stateStructType))
         operator = ArrowProcessing(before, self._columns, after, outputMode, mode, processor, state)
         return self._frame._through(operator, after)
 
@@ -424,9 +424,11 @@ class GroupedStatefulData:
         pandas_for("applyInPandasWithState")
         before, mode = self._frame._native, checked_timeout(timeoutConf)
         session = before.sparkSession
-        output = jvm.parsed_schema(session, outputStructType)
-        state = jvm.parsed_schema(session, stateStructType)
-        after = jvm.with_group_state(before, self._columns, output, state, outputMode, timeoutConf)
+        output = seam.sessions.parsed_schema(session, outputStructType)
+        state = seam.sessions.parsed_schema(session, stateStructType)
+        after = seam.plans.with_group_state(
+            before, self._columns, output, state, outputMode, timeoutConf
+        )
         operator = GroupStates(before, self._columns, after, outputMode, mode, func, state)
         return self._frame._through(operator, after)
 
@@ -434,5 +436,7 @@ class GroupedStatefulData:
         self, output: StructType | str, output_mode: str, time_mode: str, event_time: str
     ) -> DataFrame:
         before = self._frame._native
-        schema = jvm.parsed_schema(before.sparkSession, output)
-        return jvm.with_processor(before, self._columns, schema, output_mode, time_mode, event_time)
+        schema = seam.sessions.parsed_schema(before.sparkSession, output)
+        return seam.plans.with_processor(
+            before, self._columns, schema, output_mode, time_mode, event_time
+        )

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from holdfast.conf import StateStoreConf, setting_of_option
 from holdfast.errors import InvalidArgument
-from holdfast.spark.interop import jvm
+from holdfast.spark.interop import seam
 from holdfast.spark.operators.aggregation import SessionAggregation
 from holdfast.spark.pipeline.flow import Flow
 from holdfast.spark.pipeline.spec import QuerySpec
@@ -36,7 +36,7 @@ from holdfast.spark.sinks.sink import (
     Sink,
 )
 from holdfast.spark.sinks.tables import FILE_FORMATS, open_table
-from holdfast.spark.state.pairing import check_not_native
+from holdfast.spark.state.pairing import spark_checkpoint
 from holdfast.spark.state.stored import newest_state
 from holdfast.spark.view import take_view_request
 
@@ -210,7 +210,8 @@ class StatefulStreamWriter:
         given = _take(rest, "checkpointLocation")
         checkpoint = checkpoint_of(session, given, self._name, kind)
         place = checkpoint.location
-        check_not_native(session, place, lambda: newest_state(session, place, settings))
+        found = spark_checkpoint(session, place)
+        found.check_not_native(lambda: newest_state(session, place, settings))
         check_recovery(session, checkpoint, kind, self._mode)
         sink = make_sink(checkpoint, rest)
         spec = QuerySpec(
@@ -236,7 +237,7 @@ class StatefulStreamWriter:
         mode = self._mode
         if mode == "update" and sessions:
             mode = "append" if all(s.key_index is not None for s in sessions) else "complete"
-        jvm.check_supported(self._native, mode)
+        seam.plans.check_supported(self._native, mode)
 
     def _native_writer(self) -> DataStreamWriter:
         if any(name.lower() == "view" for name in self._options):

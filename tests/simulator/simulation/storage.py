@@ -87,7 +87,7 @@ class _SimulatedWriter(BlobWriter):
 
 
 class SimulatedFiles:
-    """Small files of checkpoints and sinks, with the functions of `private.hadoop`.
+    """Small files of checkpoints and sinks, as `simulation.seam` offers them.
 
     Applications that run on one checkpoint know it by different names, `<application>:<path>`, as
     each has its own table of running queries.

@@ -15,8 +15,7 @@ import xxhash
 from holdfast.backends.memory import MemoryStorage
 from holdfast.engine import periodic
 from holdfast.engine.storage import Runtime
-from holdfast.spark.interop import hadoop, jvm
-from holdfast.spark.pipeline import event_times
+from holdfast.spark.interop import seam as spark_seam
 from holdfast.spark.running import active, ending, home, run, spark_query, start, ticks
 from holdfast.spark.sinks import files as filesink
 from holdfast.spark.sinks import plans
@@ -25,8 +24,9 @@ from holdfast.streams import outbox, process
 from holdfast.streams.stores import open_providers
 from holdfast.streams.stores.open_providers import OpenProviders
 from holdfast.streams.tasks import task
+from simulation import seam
 from simulation.decisions import Decisions
-from simulation.frames import Frame, Rdd, Rows, Session
+from simulation.frames import Rows, Session
 from simulation.journal import Journal
 from simulation.spark import ModelQuery, Run, StreamWriter
 from simulation.storage import SimulatedFiles, SimulatedStorage
@@ -132,17 +132,6 @@ class _NoWatch:
     def ended(self, error: object) -> None: ...
 
 
-class _Planning:
-    """Starts a query; there is no session to set."""
-
-    def __init__(self, session: object, checkpoint: str) -> None: ...
-
-    def start(self, writer: StreamWriter) -> ModelQuery:
-        return writer.start()
-
-    def check(self, inner: ModelQuery) -> None: ...
-
-
 @contextmanager
 def inhabited(world: World) -> Iterator[None]:
     """Have the product's code run in a world: what it takes from machine and JVM comes from it."""
@@ -168,7 +157,6 @@ def inhabited(world: World) -> Iterator[None]:
     def new_uuid() -> UUID:
         return UUID(world.new_id())
 
-    files = world.files
     patches: list[tuple[object, str, Any]] = [
         (Runtime, "system", lambda: world.runtime),
         *((module, "threading", threads) for module in (active, ending, run, start)),
@@ -176,12 +164,9 @@ def inhabited(world: World) -> Iterator[None]:
         (spark_query, "threading", threads),
         (spark_query, "time", clock),
         (start, "Watch", _NoWatch),
-        (start, "PlainPlanning", _Planning),
-        (run, "event_time_stats", ModelQuery.event_time_stats),
         (periodic, "threading", threads),
         (ticks, "time", clock),
         (active, "_runs", {}),
-        (event_times, "counts_every_row", lambda _: True),
         (home, "open_storage", storage),
         (home, "uuid4", new_uuid),
         (filesink, "uuid4", new_uuid),
@@ -191,24 +176,11 @@ def inhabited(world: World) -> Iterator[None]:
         (outbox, "open_storage", storage),
         (open_providers, "here", _Here(world)),
         (process, "acknowledge", lambda: None),
-        *((hadoop, name, _of_files(getattr(files, name))) for name in (
-            "qualified", "read_text", "exists", "delete", "files", "list_names", "create_if_absent",
-            "rename_if_absent",
-        )),
-        (hadoop, "local_path", SimulatedFiles.path),
-        (hadoop, "bytes_of", lambda *_: 1 << 30),
-        (jvm, "application_setting", lambda *_: None),
-        (jvm, "own_session", lambda session, _: session),
-        (jvm, "empty_frame", lambda session, schema: Frame.of(session, schema.names, [[]])),
-        (jvm, "find_gap", lambda *_: None),
-        (jvm, "moved", lambda frame, _: frame),
-        (jvm, "identified", lambda frame, _: frame),
-        (jvm, "is_deterministic", lambda _: True),
-        (jvm, "arrow_schema", lambda frame: frame.arrow_schema()),
-        (jvm, "arrow_rdd", lambda frame: frame.raw()),
-        (jvm, "empty_rdd", lambda _, count: [[] for _ in range(count)]),
-        (jvm, "python_rdd", lambda session, parts: Rdd(session.application, parts)),
-        (jvm, "observed_metrics", lambda *_: []),
+        (spark_seam, "sessions", seam.Sessions()),
+        (spark_seam, "frames", seam.Frames()),
+        (spark_seam, "tasks", seam.Tasks()),
+        (spark_seam, "queries", seam.Queries()),
+        (spark_seam, "files", seam.Files(world.files)),
     ]  # fmt: skip
     undo = []
     try:
@@ -220,7 +192,3 @@ def inhabited(world: World) -> Iterator[None]:
     finally:
         for patch in reversed(undo):
             patch.stop()
-
-
-def _of_files(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda session, *given: function(*given)

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark.interop import hadoop, jvm
+from holdfast.spark.interop import hadoop, rules, scala
+from holdfast.spark.interop.memory import MemoryTable
+from holdfast.spark.interop.model import FileTable
 
 _SPARK_CATALOG = "spark_catalog"
 _NOT_OPTIONS = ("path", "serialization.format")
-
-
-@dataclass(frozen=True)
-class FileTable:
-    """A table whose rows are files of a format below a location."""
-
-    name: str
-    location: str
-    provider: str
-    options: Mapping[str, str]
-    columns: list[str]
-    partition_by: list[str]
-    tracks_partitions: bool
-    """Whether the catalog has to be told of new partitions."""
 
 
 def find(session: SparkSession, name: str) -> Any | None:
@@ -41,25 +27,30 @@ def find(session: SparkSession, name: str) -> Any | None:
             "own catalog. Write to it in foreachBatch."
         )
     if state.catalog().isTempView(identifier):
-        raise jvm.spark_error(session, "streamingIntoViewNotSupportedError", name)
+        raise rules.spark_error(session, "streamingIntoViewNotSupportedError", name)
     if not state.catalog().tableExists(identifier):
         return None
     found = state.catalog().getTableMetadata(identifier)
     if str(found.tableType().name()) == "VIEW":
-        raise jvm.spark_error(session, "streamingIntoViewNotSupportedError", name)
+        raise rules.spark_error(session, "streamingIntoViewNotSupportedError", name)
     return found
 
 
 def file_table(session: SparkSession, name: str, found: Any) -> FileTable:
     """What `find` found."""
     provider = found.provider()
-    properties = jvm.scala_map(found.storage().properties())
+    properties = scala.scala_map(found.storage().properties())
     return FileTable(
         name=name,
         location=hadoop.location_of(session, found.location()),
         provider=str(provider.get()).lower() if provider.isDefined() else "hive",
         options={key: text for key, text in properties.items() if key not in _NOT_OPTIONS},
         columns=[str(field.name()) for field in found.schema().fields()],
-        partition_by=[str(column) for column in jvm.scala_list(found.partitionColumnNames())],
+        partition_by=[str(column) for column in scala.scala_list(found.partitionColumnNames())],
         tracks_partitions=bool(found.tracksPartitionsInCatalog()),
     )
+
+
+def memory_table(name: str, native: DataFrame) -> MemoryTable:
+    """A new, empty table of a frame's columns in the memory of the driver's JVM."""
+    return MemoryTable(name, native)

@@ -9,11 +9,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import InvalidArgument
 from holdfast.spark.interop.classes import java_class
-from holdfast.spark.interop.jvm import CATALYST
+from holdfast.spark.interop.scala import CATALYST
 
 _SQL = "org.apache.spark.sql"
 _OF_SESSIONS = ("_jsparkSession",)
-_OF_CONTEXTS = ("_jvm", "_jsc", "_gateway", "_temp_dir")
+_OF_CONTEXTS = ("_jvm", "_jsc", "_gateway", "_conf", "_temp_dir")
 _REQUIRED: dict[str, tuple[str, ...]] = {
     f"{_SQL}.classic.Dataset": ("toArrowBatchRdd", "ofRows", "queryExecution", "logicalPlan"),
     f"{_SQL}.classic.SparkSession": ("cloneSession", "sessionState", "parseDataType"),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import IllegalState
-from holdfast.spark.interop.jvm import class_of, scala_list, walk
+from holdfast.spark.interop.model import EventTimeStats
+from holdfast.spark.interop.scala import class_of, scala_list, walk
 
 _INSIDE = {
     "AdaptiveSparkPlanExec": "executedPlan",
@@ -21,18 +20,6 @@ _INSIDE = {
     "TableCacheQueryStageExec": "plan",
 }
 """Nodes of executed plans that a walk takes for leaves, and what gives the plan inside each."""
-
-
-@dataclass(frozen=True)
-class EventTimeStats:
-    """What one withWatermark of the running query saw: the delay and the largest time so far."""
-
-    delay_ms: int
-    rows: int
-    max_ms: int
-
-
-Observe = Callable[[], list[EventTimeStats]]
 
 
 def event_time_stats(query: StreamingQuery) -> list[EventTimeStats]:
@@ -56,18 +43,6 @@ def event_time_stats(query: StreamingQuery) -> list[EventTimeStats]:
     # An exchange that is used twice counts its rows once, as in Spark.
     counters = {int(node.eventTimeStats().id()): node for node in nodes}
     return [_stats(node) for node in counters.values()]
-
-
-def counts_every_row(frame: DataFrame) -> bool:
-    """Whether each row of a stream has passed a withWatermark, whichever way it came."""
-
-    def is_counted(node: Any) -> bool:
-        if _is(node, "EventTimeWatermark"):
-            return True
-        streams = [child for child in scala_list(node.children()) if child.isStreaming()]
-        return bool(streams) and all(map(is_counted, streams))
-
-    return is_counted(frame._jdf.queryExecution().analyzed())
 
 
 def _is_known_empty(plan: Any) -> bool:

@@ -201,9 +201,3 @@ def _rename(session: SparkSession, system: Any, source: Any, target: Any) -> boo
 
 def _java_name(error: Py4JJavaError) -> str:
     return str(error.java_exception.getClass().getSimpleName())
-
-
-def bytes_of(session: SparkSession, text: str) -> int:
-    """A size as Spark's settings have it, such as 16m, in bytes."""
-    utils = java_class(session, "org.apache.spark.network.util.JavaUtils")
-    return int(utils.byteStringAsBytes(text))

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from holdfast.spark.interop.classes import java_class, java_object
-from holdfast.spark.interop.jvm import CATALYST, class_of, scala_list, scala_seq, walk
+from holdfast.spark.interop.scala import CATALYST, class_of, scala_list, scala_seq, walk
 
 WORDING = 1
 """Which words this module describes columns in: another number whenever the same column is

@@ -17,11 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.coordinator.instances import task_location
 from holdfast.spark.interop.classes import java_class
-from holdfast.spark.interop.jvm import scala_list
+from holdfast.spark.interop.model import EXECUTOR_PROPERTY
+from holdfast.spark.interop.scala import scala_list
 
 log = logging.getLogger(__name__)
-EXECUTOR_PROPERTY = "holdfast.executor"
-"""Where a task finds its executor's id and host, divided by a space."""
 _CLASS = "holdfast.LocatedRDD"
 _SOURCE = f"""
 package holdfast;

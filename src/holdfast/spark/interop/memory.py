@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from holdfast.spark.interop import jvm
+from holdfast.spark.interop import frames
 from holdfast.spark.interop.classes import java_class
 
 _SOURCES = "org.apache.spark.sql.execution.streaming.sources"
@@ -18,9 +18,11 @@ class MemoryTable:
     def __init__(self, name: str, native: DataFrame) -> None:
         session = native.sparkSession
         self._sink: Any = java_class(session, f"{_SOURCES}.MemorySink")()
-        columns = jvm.empty_frame(session, native.schema)._jdf.queryExecution().analyzed().output()
+        columns = (
+            frames.empty_frame(session, native.schema)._jdf.queryExecution().analyzed().output()
+        )
         plan = java_class(session, f"{_SOURCES}.MemoryPlan")(self._sink, columns)
-        jvm.frame_of(session, plan).createOrReplaceTempView(name)
+        frames.frame_of(session, plan).createOrReplaceTempView(name)
 
     def add(self, number: int, frame: DataFrame, *, instead: bool) -> None:
         """Add rows, in place of all others if `instead`. Not those of a number that it has had.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -17,8 +16,8 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from holdfast.checkpoint import SparkCheckpoint
 from holdfast.errors import IllegalState
-from holdfast.spark.interop import hadoop
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _SESSION = "sparkSessionForStream"
@@ -35,7 +34,7 @@ class PlainPlanning(StreamingQueryListener):
     user's session nor the sink ever sees it.
     """
 
-    def __init__(self, session: SparkSession, checkpoint: str) -> None:
+    def __init__(self, session: SparkSession, checkpoint: SparkCheckpoint) -> None:
         self._session, self._checkpoint = session, checkpoint
         self._failure: Exception | None = None
 
@@ -53,25 +52,22 @@ class PlainPlanning(StreamingQueryListener):
         if settings is None or str(settings.get(_ADAPTIVE)).lower() == "false":
             return
         raise IllegalState(
-            f"Spark {self._session.version} plans the query of {self._checkpoint} adaptively, and "
-            "its watermark would not move. Set spark.sql.adaptive.enabled to false in the session."
+            f"Spark {self._session.version} plans the query of {self._checkpoint.location} "
+            "adaptively, and its watermark would not move. Set spark.sql.adaptive.enabled to "
+            "false in the session."
         ) from self._failure
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Change the settings of our query's session; other queries may start meanwhile."""
         try:
-            if str(event.id) != self._query_id():
+            # Spark has written the id before it starts.
+            if str(event.id) != self._checkpoint.query_id():
                 return
             settings = _settings(self._session.streams._jsqm.get(str(event.id)))
             if settings is not None:
                 settings.set(_ADAPTIVE, "false")
         except Exception as error:  # Spark would only log it; `check` finds out
             self._failure = error
-
-    def _query_id(self) -> str | None:
-        """The id of the checkpoint's query, which Spark has written before it starts."""
-        text = hadoop.read_text(self._session, f"{self._checkpoint}/metadata")
-        return None if text is None else str(json.loads(text)["id"])
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None: ...
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.conf import StateStoreConf
-from holdfast.spark.interop import jvm
+from holdfast.spark.interop import seam
 from holdfast.spark.monitoring.line import Line, line_of, open_line
 from holdfast.spark.monitoring.listeners import Announcer, Listeners
 from holdfast.spark.monitoring.metrics import MetricsServer, QueryMetrics
@@ -57,7 +57,7 @@ class Watch:
         if self._conf.progress:
             self._line = open_line()
         self._announcer = Announcer(
-            self, self.listeners, jvm.idle_interval_ms(inner.current) / 1000
+            self, self.listeners, seam.queries.idle_interval_ms(inner.current) / 1000
         )
 
     def progressed(self, progress: dict[str, Any], batch_id: int | None) -> None:
@@ -118,7 +118,7 @@ class Watch:
             if entry.batch_id is None:
                 progress["sources"] = [_without_rows(source) for source in self._sources]
                 return True
-            found = jvm.source_progress(self._inner.current, entry.batch_id)
+            found = seam.queries.source_progress(self._inner.current, entry.batch_id)
             if found is not None:
                 progress["sources"] = self._sources = found
             return found is not None

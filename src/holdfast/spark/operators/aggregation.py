@@ -15,10 +15,12 @@ from holdfast.engine.hashing.spark_hash import spark_sql_hash
 from holdfast.engine.partition.chain import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.spark.interop import analysis, jvm, lineage
+from holdfast.spark.interop import seam
+from holdfast.spark.interop.model import AggregateCall, AnalyzedAggregation, TimeWindow
 from holdfast.spark.operators.functions import Partials, take_apart
 from holdfast.spark.operators.operator import (
     DELAY,
+    LATE,
     SESSION,
     FreeNames,
     KeyColumn,
@@ -33,7 +35,7 @@ from holdfast.spark.operators.operator import (
     quote_column,
     with_metadata,
 )
-from holdfast.spark.state.pairing import AGGREGATE
+from holdfast.spark.state.definition import AGGREGATE
 from holdfast.streams.aggregates.merging import Merge
 from holdfast.streams.tasks.aggregation import ROWS, AggregationTask
 from holdfast.streams.tasks.session import SessionTask
@@ -61,7 +63,7 @@ def aggregation(groupings: tuple[Column, ...], after: DataFrame) -> Aggregation:
 
 def _window_to_deal_out(
     fields: list[StructField], after: DataFrame, place: int
-) -> analysis.TimeWindow | None:
+) -> TimeWindow | None:
     """The window at a place of the key if rows can be dealt out to it by panes.
 
     That needs other columns to deal out by, none of which is a time that groups are evicted by.
@@ -70,10 +72,10 @@ def _window_to_deal_out(
     timed = any(is_window(field) or DELAY in (field.metadata or {}) for field in others)
     if not others or timed or not is_window(fields[place]):
         return None
-    window = analysis.time_window(after)
+    window = seam.analysis.time_window(after)
     if window is None or not window.shape.is_by_pane:
         return None
-    return window if analysis.is_key_alone(after, place) else None
+    return window if seam.analysis.is_key_alone(after, place) else None
 
 
 class Aggregation(Operator):
@@ -84,9 +86,9 @@ class Aggregation(Operator):
 
     def __init__(self, groupings: tuple[Column, ...], after: DataFrame) -> None:
         self._groupings = groupings
-        analyzed = analysis.analyze_aggregation(after, len(groupings))
+        analyzed = seam.analysis.analyze_aggregation(after, len(groupings))
         fields = after.schema.fields[: len(groupings)]
-        case_sensitive = jvm.is_case_sensitive(after.sparkSession)
+        case_sensitive = seam.sessions.is_case_sensitive(after.sparkSession)
         names = FreeNames([ROWS], case_sensitive=case_sensitive)
         # The keys as a batch has them, each with a name of its own.
         own = [StructField(names.give(f.name), f.dataType, f.nullable, f.metadata) for f in fields]
@@ -106,7 +108,7 @@ class Aggregation(Operator):
         self._finish = analyzed.finish(self._made_keys, self._made_results)
         self.merges: tuple[Merge, ...] = tuple(partial.merge for partial in self.partials)
         self.key_index = event_time_ordinal(self._stored_keys())
-        self._window = analysis.time_window(after)
+        self._window = seam.analysis.time_window(after)
 
     def _stored_keys(self) -> list[KeyColumn]:
         """The keys in the order the state has them in."""
@@ -119,12 +121,13 @@ class Aggregation(Operator):
     def definition(self) -> dict[str, str]:
         return {
             "operator": self.title,
-            "keys": ", ".join(jvm.sql_of(grouping) for grouping in self._groupings) or "none",
+            "keys": ", ".join(seam.columns.sql_of(grouping) for grouping in self._groupings)
+            or "none",
             **self._calls,
         }
 
     def columns(self, before: Sequence[DataFrame], after: DataFrame) -> dict[str, str]:
-        return {**made_of(lineage.columns_aggregated(before[0], after)), **self._flags}
+        return {**made_of(seam.lineage.columns_aggregated(before[0], after)), **self._flags}
 
     def ticks(self, mode: str) -> bool:
         # Without rows an aggregate over all rows still has its one group, which Spark puts out.
@@ -265,7 +268,7 @@ class SlidingAggregation(_ByWindowLast):
         groupings: tuple[Column, ...],
         after: DataFrame,
         place: int,
-        window: analysis.TimeWindow,
+        window: TimeWindow,
     ) -> None:
         super().__init__(groupings, after, place)
         self._time, self._sliding = window.time, window.shape
@@ -300,13 +303,13 @@ class SessionAggregation(_ByWindowLast):
 
     def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
         asked = batch.groupBy(*self._groupings).agg(F.count(F.lit(1)))
-        rows = analysis.aggregated_rows(asked)
+        rows = seam.analysis.aggregated_rows(asked)
         marked = next(f.name for f in rows.schema.fields if SESSION in (f.metadata or {}))
         session = F.col(quote_column(marked))
         if self.key_index is not None:
             late = F.timestamp_micros(F.lit(marks.late_us))
             is_late = session.getField("end") <= late.cast(_end_type(self._fields[self._place]))
-            rows = rows.observe(jvm.LATE, F.count_if(is_late).alias("rows")).filter(~is_late)
+            rows = rows.observe(LATE, F.count_if(is_late).alias("rows")).filter(~is_late)
         return self._routed(self._grouped_with(rows, session), partitions)
 
 
@@ -325,7 +328,7 @@ class _Calls:
         self.flags: dict[str, str] = {}
         """What the text of a call in SQL leaves out."""
 
-    def take(self, call: analysis.AggregateCall, name: str) -> None:
+    def take(self, call: AggregateCall, name: str) -> None:
         """Take a call apart, whose partial columns are named after `name` where that is free."""
         wanted: list[str] = []
 
@@ -347,9 +350,7 @@ class _Calls:
             self.definition[label] = f"{call.sql} kept in {', '.join(given)}"
 
 
-def _call_names(
-    analyzed: analysis.AnalyzedAggregation, after: DataFrame, num_keys: int
-) -> list[str]:
+def _call_names(analyzed: AnalyzedAggregation, after: DataFrame, num_keys: int) -> list[str]:
     """A name for each aggregate call: that of its column where it makes one by itself."""
     keys = [f"key_{i}" for i in range(num_keys)]
     placeholders = [f"call_{i}" for i in range(len(analyzed.calls))]

@@ -13,7 +13,7 @@ from holdfast.engine.files.segment import HASH
 from holdfast.engine.hashing.spark_hash import spark_sql_hash
 from holdfast.engine.partition.chain import StoreShape
 from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.spark.interop import jvm, lineage
+from holdfast.spark.interop import seam
 from holdfast.spark.operators.operator import (
     DELAY,
     FreeNames,
@@ -46,7 +46,7 @@ class Deduplication(Operator):
         self._within_watermark = within_watermark
         self._names = names
         self._value = EXPIRES_AT if within_watermark else SEEN
-        case_sensitive = jvm.is_case_sensitive(before.sparkSession)
+        case_sensitive = seam.sessions.is_case_sensitive(before.sparkSession)
         free = FreeNames([self._value], case_sensitive=case_sensitive)
         # The columns as a batch has them, each with a name that no column of the store has.
         self._own = [
@@ -73,7 +73,7 @@ class Deduplication(Operator):
 
     def columns(self, before: Sequence[DataFrame], after: DataFrame) -> dict[str, str]:
         names = {*self._names, *filter(None, [self._event_time])}
-        return made_of(lineage.describe_columns(before[0], names))
+        return made_of(seam.lineage.describe_columns(before[0], names))
 
     def ticks(self, mode: str) -> bool:
         return self._timed is not None

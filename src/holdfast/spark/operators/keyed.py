@@ -12,7 +12,7 @@ from holdfast.engine.files.segment import HASH
 from holdfast.engine.hashing.spark_hash import spark_sql_hash
 from holdfast.engine.versions.rewrite import can_become
 from holdfast.errors import InvalidArgument
-from holdfast.spark.interop import jvm, lineage
+from holdfast.spark.interop import seam
 from holdfast.spark.operators.operator import (
     DELAY,
     Operator,
@@ -51,7 +51,7 @@ class KeyedRows:
 
     def _key_name(self, number: int, field: StructField) -> str:
         """The input column of a key: the stream's own where it is one of those."""
-        sql = jvm.sql_of(self.groupings[number])
+        sql = seam.columns.sql_of(self.groupings[number])
         names = [own.name for own in self._fields]
         is_plain = sql in (field.name, quote_column(field.name)) and names.count(field.name) == 1
         return self._data_names[names.index(field.name)] if is_plain else f"k{number}"
@@ -65,7 +65,7 @@ class KeyedRows:
     @property
     def sql(self) -> str:
         """The grouping columns in words."""
-        return ", ".join(jvm.sql_of(grouping) for grouping in self.groupings)
+        return ", ".join(seam.columns.sql_of(grouping) for grouping in self.groupings)
 
     @property
     def time_name(self) -> str | None:
@@ -132,9 +132,9 @@ class KeyedOperator(Operator):
         }
 
     def columns(self, before: Sequence[DataFrame], after: DataFrame) -> dict[str, str]:
-        found = made_of(lineage.columns_grouped_by(before[0], self._rows.groupings))
+        found = made_of(seam.lineage.columns_grouped_by(before[0], self._rows.groupings))
         if self._time_mode == EVENT_TIME and (name := self._rows.time_name) is not None:
-            found["event time"] = lineage.describe_columns(before[0], [name])[name]
+            found["event time"] = seam.lineage.describe_columns(before[0], [name])[name]
         return found
 
     def ticks(self, mode: str) -> bool:

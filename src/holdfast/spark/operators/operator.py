@@ -24,6 +24,8 @@ FrameStep = Callable[[DataFrame], DataFrame]
 DELAY = "spark.watermarkDelayMs"
 WINDOW = "spark.timeWindow"
 SESSION = "spark.sessionWindow"
+LATE = "holdfast_late"
+"""The name under which the number of late rows is observed."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 
 from holdfast.errors import IllegalState
-from holdfast.spark.interop.event_times import EventTimeStats, counts_every_row
+from holdfast.spark.interop import seam
+from holdfast.spark.interop.model import EventTimeStats
 from holdfast.spark.pipeline.flow import EventTime
 from holdfast.spark.pipeline.stages import StageRun
 from holdfast.streams.tasks.task import TaskResult
@@ -40,7 +41,7 @@ def check_counted(
         return
     for number, run in enumerate(stages):
         is_counted = all(
-            isinstance(origin, DataFrame) and counts_every_row(origin)
+            isinstance(origin, DataFrame) and seam.frames.counts_every_row(origin)
             for origin in run.stage.origins
         )
         if is_counted and any(result.rows or result.late_rows for result in results[number]):

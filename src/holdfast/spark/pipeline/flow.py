@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
-from holdfast.spark.interop import jvm
+from holdfast.spark.interop import seam
 from holdfast.spark.operators.operator import (
     DELAY,
     FrameStep,
@@ -51,7 +51,7 @@ class EventTime:
 
     def largest_ms(self, frame: DataFrame) -> int | None:
         """The largest event time that jobs over a frame saw; None where they saw none."""
-        micros = jvm.observed_metrics(frame, self.name)
+        micros = seam.frames.observed_metrics(frame, self.name)
         return max(micros) // 1000 if micros else None
 
 
@@ -74,7 +74,7 @@ class Flow:
         make = self.make
         return Flow(
             self.origins,
-            lambda frames: jvm.identified(step(make(frames)), native),
+            lambda frames: seam.frames.identified(step(make(frames)), native),
             (*self.event_times, *event_times),
         )
 
@@ -85,7 +85,7 @@ class Flow:
         count, left, right = len(self.origins), self.make, other.make
         return Flow(
             (*self.origins, *other.origins),
-            lambda frames: jvm.identified(
+            lambda frames: seam.frames.identified(
                 unite(left(frames[:count]), right(frames[count:])), native
             ),
             tuple(dict.fromkeys((*self.event_times, *other.event_times))),
@@ -128,7 +128,7 @@ class Input:
 
     def identified(self, rows: DataFrame) -> DataFrame:
         """Rows of the input, their columns taken for those of `native`."""
-        return jvm.identified(rows, self.native)
+        return seam.frames.identified(rows, self.native)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +175,7 @@ class Stage:
 
     def output(self, rows: DataFrame) -> DataFrame:
         """The operator's output, made of rows of its `rows_schema`."""
-        return jvm.identified(self.operator.output(rows), self.after)
+        return seam.frames.identified(self.operator.output(rows), self.after)
 
 
 class Sources:

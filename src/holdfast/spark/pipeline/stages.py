@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 from holdfast.conf import StateStoreConf
 from holdfast.engine.partition.chain import StoreShape
 from holdfast.errors import InvalidArgument
-from holdfast.spark.interop import jvm
-from holdfast.spark.operators.operator import Operator
+from holdfast.spark.interop import seam
+from holdfast.spark.operators.operator import LATE, Operator
 from holdfast.spark.pipeline.flow import EventTime, Flow, Stage
 from holdfast.spark.pipeline.templates import Template
 from holdfast.spark.state.locality import Locality, StateStoreRDD, collected
@@ -195,7 +195,7 @@ class QueryOutput:
     @property
     def is_deterministic(self) -> bool:
         """Whether the same rows come out of the same rows, however these are partitioned."""
-        return jvm.is_deterministic(self.output.made)
+        return seam.frames.is_deterministic(self.output.made)
 
     @classmethod
     def of(
@@ -210,7 +210,7 @@ class QueryOutput:
         frames = {stage: run.frames for stage, run in runs.items()}
         union = Template(own, schemas_of(flow.origins, frames), flow.rows)
         some, schema = next(iter(runs.values())).store, union.made.schema
-        if odd := jvm.not_in_arrow(schema):
+        if odd := seam.tasks.not_in_arrow(schema):
             raise InvalidArgument(
                 f"The column {odd.name!r} of the union is {odd.dataType.simpleString()}, which "
                 "cannot be kept until it is delivered. Cast it to another type, or give the fields "
@@ -237,7 +237,10 @@ class QueryOutput:
         if all(each is None for each in rows):
             return [Emission(0)], None
         frame = self.union.fill(*rows)
-        schema, parts = jvm.arrow_schema(frame).serialize().to_pybytes(), jvm.arrow_rdd(frame)
+        schema, parts = (
+            seam.tasks.arrow_schema(frame).serialize().to_pybytes(),
+            seam.tasks.arrow_rdd(frame),
+        )
         place = self.output_frames
         outbox = Outbox(
             place.root, version, max(parts.getNumPartitions(), 1), place.options, place.conf,
@@ -274,6 +277,6 @@ class ComputedVersion:
         """Take note of what was observed of the rows of a stage, or of a query's end, if any."""
         if frame is None:
             return
-        self.late_rows += sum(jvm.observed_metrics(frame, jvm.LATE))
+        self.late_rows += sum(seam.frames.observed_metrics(frame, LATE))
         for event_time in end.event_times:
             self.event_times[event_time] = event_time.largest_ms(frame)

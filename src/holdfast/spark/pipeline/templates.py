@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from holdfast.spark.interop import jvm
+from holdfast.spark.interop import seam
 from holdfast.spark.operators.operator import nullable
 
 
@@ -28,22 +28,22 @@ class Template:
     ) -> None:
         self._session = session
         self.stand_ins = [
-            jvm.empty_frame(session, nullable(schema.fields, keep_metadata=True))
+            seam.frames.empty_frame(session, nullable(schema.fields, keep_metadata=True))
             for schema in schemas
         ]
         self.made = make(self.stand_ins)
         self._make = make
-        self._gap = jvm.find_gap(self.made, self.stand_ins)
+        self._fill = seam.frames.filler(session, self.made, self.stand_ins)
 
     def fill(self, *rows: DataFrame | None) -> DataFrame:
         """The function's frame over rows of each schema, None for no rows, in its session."""
-        if self._gap is None:
+        if self._fill is None:
             return self._make(self.moved(rows))
-        return jvm.fill_gap(self._session, self._gap, rows)
+        return self._fill(rows)
 
     def moved(self, rows: Sequence[DataFrame | None]) -> list[DataFrame]:
         """Rows of each schema, None for no rows, in the template's session."""
         return [
-            stand_in if given is None else jvm.moved(given, self._session)
+            stand_in if given is None else seam.frames.moved(given, self._session)
             for given, stand_in in zip(rows, self.stand_ins, strict=True)
         ]

@@ -10,8 +10,8 @@ from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.versions.commit import PreparedPartition
 from holdfast.engine.versions.rewrite import prepare_unchanged
 from holdfast.errors import IllegalState
-from holdfast.spark.interop import jvm
-from holdfast.spark.interop.event_times import Observe
+from holdfast.spark.interop import seam
+from holdfast.spark.interop.model import Observe
 from holdfast.spark.operators.operator import TaskSettings
 from holdfast.spark.pipeline.event_times import check_counted, observed
 from holdfast.spark.pipeline.flow import EventTime, Flow, Stage
@@ -73,7 +73,7 @@ class Computation:
             settings = self._settings(run, base, known[run.stage], query, is_last=False)
             start = run.operator.initial(settings, run.store.partitions)
             if start is not None:
-                rows = jvm.moved(start.rows, own)
+                rows = seam.frames.moved(start.rows, own)
                 results[number] = self._run_tasks(run, start.task, rows)
         return results
 
@@ -164,7 +164,7 @@ class Computation:
 
     def _run_tasks(self, run: StageRun, task: Task, rows: DataFrame) -> list[TaskResult]:
         """A task for each partition of some rows, of which there have to be as many."""
-        schema = jvm.arrow_schema(rows).serialize().to_pybytes()
+        schema = seam.tasks.arrow_schema(rows).serialize().to_pybytes()
         results = run.rdd.run(lambda p, raw: run_task(task, p, schema, raw), rows)
         if len(results) != run.store.partitions:
             raise IllegalState(

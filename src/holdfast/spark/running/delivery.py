@@ -7,18 +7,17 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from holdfast.checkpoint import SparkCheckpoint
 from holdfast.engine.files.filenames import DELIVERED, delivered_path
 from holdfast.engine.files.manifest import Manifest, delivered_notes
 from holdfast.engine.storage import Storage
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import VersionNotFound
-from holdfast.spark.interop import hadoop
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.pipeline.stage_marks import stage_marks
 from holdfast.spark.pipeline.stages import QueryOutput
 from holdfast.spark.running.numbering import output_batch
 from holdfast.spark.sinks.sink import Sink
-from holdfast.spark.state.pairing import last_planned
 from holdfast.spark.view import StreamView
 from holdfast.streams.outbox import Emission, OutboxReader
 from holdfast.streams.output import StoredOutput
@@ -40,10 +39,9 @@ def stored_before(versions: VersionLog, manifest: Manifest) -> Manifest | None:
 class DeliveryLog:
     """What is known of the versions that one run's sink has."""
 
-    def __init__(self, spec: QuerySpec, storage: Storage) -> None:
-        self._spec, self._storage = spec, storage
-        self._session: SparkSession = spec.source.sparkSession
-        self._planned = last_planned(self._session, spec.checkpoint)
+    def __init__(self, checkpoint: SparkCheckpoint, storage: Storage) -> None:
+        self._checkpoint, self._storage = checkpoint, storage
+        self._planned = max(checkpoint.planned(), default=-1)
         """The newest batch that a run before this one has planned: it may have delivered it, in a
         version that went when the checkpoint was put back from a copy."""
         self._new: int | None = None
@@ -89,8 +87,7 @@ class DeliveryLog:
         if self.is_leftover(manifest, before):
             return False
         assert manifest.batch is not None
-        done = f"{self._spec.checkpoint}/commits/{manifest.batch['id']}"
-        return hadoop.read_text(self._session, done) is not None
+        return self._checkpoint.is_committed(manifest.batch["id"])
 
     def _is_noted(self, manifest: Manifest) -> bool:
         if (manifest.delivered_through or 0) >= manifest.version:

@@ -12,7 +12,7 @@ from typing import NoReturn
 from pyspark.errors import StreamingQueryException
 
 from holdfast.errors import Conflict, HoldfastError
-from holdfast.spark.interop import hadoop
+from holdfast.spark.interop import seam
 from holdfast.spark.running.failures import as_end, unwrapped
 from holdfast.spark.running.run import QueryRun
 
@@ -142,4 +142,4 @@ class Ending:
         session = self._spec.source.sparkSession
         force = session.conf.get("spark.sql.streaming.forceDeleteTempCheckpointLocation", "false")
         if self._spec.is_temporary and (self.exception() is None or str(force) == "true"):
-            hadoop.delete(session, self._spec.checkpoint)
+            seam.files.delete(session, self._spec.checkpoint)

@@ -9,12 +9,14 @@ from uuid import UUID, uuid4
 from pyspark.sql import SparkSession
 
 from holdfast.backends.locations import open_storage
+from holdfast.checkpoint import SparkCheckpoint
 from holdfast.conf import BESIDE_CHECKPOINT, StateStoreConf
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.state.location import state_root, storage_options
+from holdfast.spark.state.pairing import spark_checkpoint
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class RunHome:
     versions: VersionLog
     committer: Committer
     run_id: UUID
+    checkpoint: SparkCheckpoint
 
     @classmethod
     def of(cls, spec: QuerySpec, conf: StateStoreConf) -> RunHome:
@@ -40,7 +43,8 @@ class RunHome:
         options = storage_options(session, root, spec.settings)
         versions = VersionLog(open_storage(root, options, conf), runtime)
         committer = Committer(versions, runtime, conf)
-        return cls(spec, conf, runtime, root, options, versions, committer, uuid4())
+        checkpoint = spark_checkpoint(session, spec.checkpoint)
+        return cls(spec, conf, runtime, root, options, versions, committer, uuid4(), checkpoint)
 
     @property
     def session(self) -> SparkSession:

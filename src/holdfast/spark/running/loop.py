@@ -11,12 +11,13 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from holdfast.checkpoint import moment_of
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.versions.claims import Claims
 from holdfast.engine.versions.commit import StorePartition
 from holdfast.engine.versions.retention import Cleaner
 from holdfast.errors import Conflict, HoldfastError, Unavailable
-from holdfast.spark.interop.event_times import Observe
+from holdfast.spark.interop.model import Observe
 from holdfast.spark.monitoring.progress import VersionReport
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.pipeline.stages import ComputedVersion, QueryOutput, StageRun
@@ -27,7 +28,6 @@ from holdfast.spark.running.home import RunHome
 from holdfast.spark.running.maintenance import Maintenance, MaintenanceReport
 from holdfast.spark.running.numbering import note_jump
 from holdfast.spark.state.locality import Locality
-from holdfast.spark.state.pairing import check_next_batch, moment_of
 from holdfast.spark.state.stored import with_columns
 from holdfast.streams.outbox import Emission, write_emissions
 from holdfast.streams.processors.handle import QueryInfo
@@ -75,6 +75,7 @@ class VersionLoop:
     def __init__(self, home: RunHome, parts: LoopParts, manifest: Manifest, lost: int) -> None:
         self.spec: QuerySpec = home.spec
         self.root, self.options, self.versions = home.root, home.options, home.versions
+        self.checkpoint = home.checkpoint
         self.manifest = manifest
         """The newest version."""
         self._home, self._runtime, self._committer = home, home.runtime, home.committer
@@ -131,7 +132,7 @@ class VersionLoop:
 
     def is_replay(self, facts: Mapping[str, Any]) -> bool:
         """Whether Spark brings a batch that is committed already."""
-        return check_next_batch(self.manifest.batch, facts, self.spec.checkpoint, self.root)
+        return self.checkpoint.check_next_batch(self.manifest.batch, facts, self.root)
 
     def overtaken(self) -> Conflict | None:
         """The conflict with a driver that claimed the root or committed a version after this one.

@@ -14,7 +14,7 @@ from holdfast.engine.versions.claims import Claims
 from holdfast.engine.versions.retention import Cleaner
 from holdfast.engine.versions.rewrite import empty_stores
 from holdfast.errors import Conflict, IllegalState, InvalidArgument
-from holdfast.spark.interop import jvm
+from holdfast.spark.interop import seam
 from holdfast.spark.pipeline.flow import Stage
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.pipeline.stages import QueryOutput, StageFrames, StageRun
@@ -27,7 +27,6 @@ from holdfast.spark.running.numbering import lost_numbers
 from holdfast.spark.sinks.sink import Sink
 from holdfast.spark.state.locality import Locality, StateStoreRDD
 from holdfast.spark.state.location import marked_place
-from holdfast.spark.state.pairing import check_pair, is_noted, note_pair
 from holdfast.spark.state.result_size import inline_bytes_of
 from holdfast.spark.state.stored import (
     any_store,
@@ -74,7 +73,7 @@ class LoopOpening:
         load_provider_class(self._conf.provider_class)
         home, claimed = self.home, self._claim()
         lost = lost_numbers(home.storage, claimed.manifest)
-        note_pair(self._session, self._spec.checkpoint, claimed.manifest)
+        home.checkpoint.note_state(claimed.manifest.scope.get("id", ""))
         place = marked_place(self._session, home.storage, home.runtime)
         locality = Locality.of(self._session, self._conf)
         try:
@@ -94,7 +93,7 @@ class LoopOpening:
         cleaner = Cleaner(home.versions, home.runtime, self._conf)
         runs = {run.stage: run for run in stages}
         query_output = QueryOutput.of(self._spec.flow, runs, claimed.own, self._session)
-        deliveries = DeliveryLog(self._spec, home.storage)
+        deliveries = DeliveryLog(home.checkpoint, home.storage)
         if lost:  # what was given up was made after this one had reached the sink
             deliveries.note_settled(manifest.version)
         _check_provider(stages)
@@ -132,10 +131,10 @@ class LoopOpening:
         """
         # In this order: another driver may just be making the state, and then its note.
         versions, runtime = self.home.versions, self.home.runtime
-        has_state = is_noted(self._session, self._spec.checkpoint)
+        has_state = self.home.checkpoint.is_noted()
         found = versions.newest_intact()
         if has_state or found is not None:
-            check_pair(self._session, self._spec.checkpoint, self.home.root, found)
+            self.home.checkpoint.check_pair(self.home.root, found)
         partitions, own, frames = self._checked(found)
         claims = Claims(versions.storage, runtime)
         claims.take()
@@ -149,14 +148,14 @@ class LoopOpening:
                 if again is None:
                     raise
         if found is None or again.commit_id != found.commit_id:
-            check_pair(self._session, self._spec.checkpoint, self.home.root, again)
+            self.home.checkpoint.check_pair(self.home.root, again)
             _, own, frames = self._checked(again)
         return _Claimed(claims, self._with_columns(again, frames), own, frames)
 
     def _checked(self, found: Manifest | None) -> tuple[int, SparkSession, list[StageFrames]]:
         """Refuse stored state that is not this query's: the partitions and frames if it is."""
         partitions = partitions_of(self._session, found, self.home.root)
-        own = jvm.own_session(self._session, partitions)
+        own = seam.sessions.own_session(self._session, partitions)
         made: dict[Stage, StageFrames] = {}
         for stage in self._spec.stages:
             made[stage] = StageFrames.of(stage, own, partitions, made)
@@ -212,7 +211,7 @@ class LoopOpening:
             )
             for name, shape in frames.stores.items()
         }
-        schema = jvm.arrow_schema(frames.batch.made).serialize().to_pybytes()
+        schema = seam.tasks.arrow_schema(frames.batch.made).serialize().to_pybytes()
         some = next(iter(stores))
         rdd = StateStoreRDD(home.root, number, home.run_id, count, some, locality)
         return StageRun(frames, stores, schema, rdd)

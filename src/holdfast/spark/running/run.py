@@ -16,8 +16,7 @@ from pyspark.sql import DataFrame
 from holdfast.conf import StateStoreConf
 from holdfast.engine.periodic import PeriodicJob
 from holdfast.errors import Conflict, HoldfastError
-from holdfast.spark.interop import hadoop
-from holdfast.spark.interop.event_times import event_time_stats
+from holdfast.spark.interop import seam
 from holdfast.spark.monitoring.progress import VersionReport, progress
 from holdfast.spark.monitoring.watch import Watch
 from holdfast.spark.pipeline.spec import QuerySpec
@@ -115,7 +114,6 @@ class QueryRun:
         self.watch, self.outcome, self.turns = watch, outcome, Turns()
         self._sink = sink
         self._session = spec.source.sparkSession
-        self._offsets = hadoop.qualified(self._session, f"{spec.checkpoint}/offsets")
         wanted = self._session.conf.get("spark.sql.streaming.noDataMicroBatches.enabled", "true")
         # A run of one batch has no batch without data behind it.
         is_wanted = str(wanted).lower() == "true" and "once" not in spec.trigger
@@ -168,7 +166,7 @@ class QueryRun:
         with explained(self.loop.root):
             if self.outcome.failure is not None:
                 raise self.outcome.failure
-            offsets = hadoop.read_text(self._session, f"{self._offsets}/{batch_id}")
+            offsets = self.loop.checkpoint.offsets(batch_id)
             facts = {"id": batch_id, "query_id": self.loop.query_id, "offsets": offsets}
             self.loop.catch_up()
             if self.loop.is_replay(facts):
@@ -181,7 +179,7 @@ class QueryRun:
     def _run_version(self, batch: DataFrame | None, facts: dict[str, Any] | None) -> None:
         observe = None
         if batch is not None:
-            observe = lambda: event_time_stats(self.inner.current)  # noqa: E731 - one line
+            observe = lambda: seam.queries.event_time_stats(self.inner.current)  # noqa: E731
         with self.turns.making():
             report = self.loop.run(batch, facts, observe)
         if report is not None:

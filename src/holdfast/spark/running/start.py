@@ -8,8 +8,7 @@ from functools import partial
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.conf import StateStoreConf
-from holdfast.spark.interop import hadoop
-from holdfast.spark.interop.planning import PlainPlanning
+from holdfast.spark.interop import seam
 from holdfast.spark.monitoring.watch import Watch
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.running.active import PendingRun, leave_place, take_place
@@ -38,7 +37,7 @@ class _Start:
         self._outcome = Outcome()
         self._pending = PendingRun()
         self._batches = BatchFunction(self._pending.take)
-        self._place = hadoop.qualified(self._session, spec.checkpoint)
+        self._place = seam.files.qualified(self._session, spec.checkpoint)
 
     def run(self) -> StatefulQuery:
         """Start the query, or take back what was done for it."""
@@ -76,13 +75,7 @@ class _Start:
             writer = writer.queryName(self._spec.name)
         if self._spec.trigger:
             writer = writer.trigger(**self._spec.trigger)
-        planning = PlainPlanning(self._session, self._spec.checkpoint)
-        begun = planning.start(writer)
-        try:
-            planning.check(begun)
-        except BaseException:
-            begun.stop()
-            raise
+        begun = seam.queries.start(self._session, self._opening.home.checkpoint, writer)
         loop.known_as(str(begun.id), str(begun.runId))
         return begun
 
@@ -113,4 +106,4 @@ class _Start:
         if loop is not None:
             loop.close()
         if self._spec.is_temporary:
-            hadoop.delete(self._session, self._spec.checkpoint)
+            seam.files.delete(self._session, self._spec.checkpoint)

@@ -11,8 +11,9 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from holdfast.checkpoint import OFFSETS
 from holdfast.errors import InvalidArgument
-from holdfast.spark.interop import hadoop, jvm
+from holdfast.spark.interop import seam
 from holdfast.spark.sinks.tables import FILE_FORMATS
 
 _FOR_A_WHILE = ("memory", "foreach", "foreachBatch", "console", "noop")
@@ -41,7 +42,7 @@ def checkpoint_of(
         return Checkpoint(f"{common.rstrip('/')}/{name or uuid4()}")
     if sink in _FOR_A_WHILE:
         return Checkpoint(tempfile.mkdtemp(prefix="temporary-"), is_temporary=True)
-    raise jvm.spark_error(session, "checkpointLocationNotSpecifiedError")
+    raise seam.rules.spark_error(session, "checkpointLocationNotSpecifiedError")
 
 
 def check_sink(
@@ -54,21 +55,21 @@ def check_sink(
 ) -> None:
     """Refuse what Spark refuses of a sink, in the same words."""
     if sink == "memory" and name is None:
-        raise jvm.spark_error(session, "queryNameNotSpecifiedForMemorySinkError")
+        raise seam.rules.spark_error(session, "queryNameNotSpecifiedForMemorySinkError")
     if sink in FILE_FORMATS and mode != "append":
-        wanted = jvm.output_mode(session, mode)
-        raise jvm.spark_error(session, "dataSourceOutputModeUnsupportedError", sink, wanted)
+        wanted = seam.rules.output_mode(session, mode)
+        raise seam.rules.spark_error(session, "dataSourceOutputModeUnsupportedError", sink, wanted)
     if not partition_by:
         return
     if sink in _UNPARTITIONED:
-        raise jvm.spark_error(session, "operationNotSupportPartitioningError", sink)
+        raise seam.rules.spark_error(session, "operationNotSupportPartitioningError", sink)
     for column in partition_by:
         if column not in schema.names:
-            raise jvm.spark_error(
+            raise seam.rules.spark_error(
                 session, "columnNotFoundInExistingColumnsError", "Partition", column,
-                jvm.scala_seq(session, schema.names),
+                list(schema.names),
             )  # fmt: skip
-    jvm.check_partition_columns(session, schema, list(partition_by))
+    seam.rules.check_partition_columns(session, schema, list(partition_by))
 
 
 def check_query_name(session: SparkSession, name: str | None) -> None:
@@ -85,15 +86,15 @@ def check_query_name(session: SparkSession, name: str | None) -> None:
 
 def check_recovery(session: SparkSession, checkpoint: Checkpoint, sink: str, mode: str) -> None:
     """Refuse to go on with a memory sink whose earlier rows are gone."""
-    offsets = f"{checkpoint.location}/offsets"
-    if sink == "memory" and mode != "complete" and hadoop.exists(session, offsets):
-        path = hadoop.path(session, offsets)
-        raise jvm.spark_error(session, "recoverQueryFromCheckpointUnsupportedError", path)
+    offsets = f"{checkpoint.location}/{OFFSETS}"
+    if sink == "memory" and mode != "complete" and seam.files.exists(session, offsets):
+        path = seam.files.path(session, offsets)
+        raise seam.rules.spark_error(session, "recoverQueryFromCheckpointUnsupportedError", path)
 
 
 def check_kafka(session: SparkSession, schema: StructType, options: dict[str, str]) -> None:
     """Refuse what Kafka's writer would refuse with the first batch."""
-    jvm.check_data_source(session, "kafka")
+    seam.rules.check_data_source(session, "kafka")
     if "kafka.bootstrap.servers" not in options:
         raise InvalidArgument(
             "The kafka sink needs .option('kafka.bootstrap.servers', 'host:port,…')."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from uuid import uuid4
@@ -10,12 +9,13 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import IllegalState
-from holdfast.spark.interop import hadoop
-from holdfast.spark.interop.catalog import FileTable
+from holdfast.spark.interop import seam
+from holdfast.spark.interop.model import FileTable
 from holdfast.spark.operators.operator import quote_column
 from holdfast.spark.sinks.plans import FilePlan, Plans
 from holdfast.spark.sinks.sink import OutputBatch, Sink
 from holdfast.spark.sinks.tables import add_partitions
+from holdfast.spark.state.pairing import spark_checkpoint
 
 _PART = re.compile(
     r".*?(?P<task>\d+)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(?P<rest>[.\-].*)?", re.DOTALL
@@ -65,7 +65,9 @@ class FileSink(Sink):
         plans = Plans(session, f"{self._path}/_holdfast/{self._query_id}")
         plan = plans.find(batch) or self._written(frame, batch, plans)
         for source, target in plan.files.items():
-            hadoop.rename_if_absent(session, f"{plans.folder}/{source}", f"{self._path}/{target}")
+            seam.files.rename_if_absent(
+                session, f"{plans.folder}/{source}", f"{self._path}/{target}"
+            )
         plans.tidy(batch.version, plan)
         return sorted({target.rpartition("/")[0] for target in plan.files.values()})
 
@@ -77,7 +79,7 @@ class FileSink(Sink):
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
         writer.save(f"{plans.folder}/{folder}")
-        written = hadoop.files(session, f"{plans.folder}/{folder}")
+        written = seam.files.files(session, f"{plans.folder}/{folder}")
         data = [file for file in written if not _is_marker(file)]
         if not data and not frame.isEmpty():
             raise IllegalState(
@@ -92,7 +94,7 @@ class FileSink(Sink):
         plan = plans.find(batch)
         assert plan is not None
         if plan.files != names:  # it is ours where the answer to a first try got lost
-            hadoop.delete(session, f"{plans.folder}/{folder}")
+            seam.files.delete(session, f"{plans.folder}/{folder}")
         return plan
 
     def _names(self, data: Sequence[str], batch: OutputBatch) -> dict[str, str]:
@@ -149,10 +151,10 @@ def _is_marker(file: str) -> bool:
 
 def _query_id(session: SparkSession, checkpoint: str) -> str:
     """The id Spark gave the query; the same across restarts."""
-    text = hadoop.read_text(session, f"{checkpoint}/metadata")
-    if text is None:
+    found = spark_checkpoint(session, checkpoint).query_id()
+    if found is None:
         raise IllegalState(
             f"The checkpoint {checkpoint} has lost its file 'metadata', which names the query. "
             "Without it a row could be delivered twice. Bring it back, or use another checkpoint."
         )
-    return str(json.loads(text)["id"])
+    return found

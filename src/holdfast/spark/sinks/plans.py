@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from holdfast.errors import IllegalState
-from holdfast.spark.interop import hadoop
+from holdfast.spark.interop import seam
 from holdfast.spark.sinks.sink import OutputBatch
 
 _PLAN = re.compile(r"(?P<version>\d+)(\.(?P<commit>[^.]+))?\.plan")
@@ -84,7 +84,7 @@ class Plans:
             "files": dict(files),
         }
         path = f"{self.folder}/{_name(batch.version, batch.commit_id)}"
-        if hadoop.create_if_absent(self._session, path, json.dumps(body, sort_keys=True)):
+        if seam.files.create_if_absent(self._session, path, json.dumps(body, sort_keys=True)):
             return FilePlan(files, batch.made_from, batch.commit_id)
         return None
 
@@ -92,7 +92,7 @@ class Plans:
         """Remove what was written aside, also by deliveries that crashed, and old plans."""
         own = {source.partition("/")[0] for source in plan.files}
         over: list[tuple[int, str]] = []
-        for name in hadoop.list_names(self._session, self.folder):
+        for name in seam.files.list_names(self._session, self.folder):
             if match := _PLAN.fullmatch(name):
                 is_over = int(match["version"]) <= version - _KEPT
             elif match := _FOLDER.fullmatch(name):
@@ -102,14 +102,14 @@ class Plans:
             if is_over:
                 over.append((int(match["version"]), name))
         for _, name in sorted(over):
-            hadoop.delete(self._session, f"{self.folder}/{name}")
+            seam.files.delete(self._session, f"{self.folder}/{name}")
 
     def _listed(self) -> set[tuple[int, str | None]]:
-        found = map(_PLAN.fullmatch, hadoop.list_names(self._session, self.folder))
+        found = map(_PLAN.fullmatch, seam.files.list_names(self._session, self.folder))
         return {(int(match["version"]), match["commit"]) for match in found if match}
 
     def _read(self, name: str) -> FilePlan | None:
-        text = hadoop.read_text(self._session, f"{self.folder}/{name}")
+        text = seam.files.read_text(self._session, f"{self.folder}/{name}")
         return None if text is None else FilePlan.parse(text)
 
     def _has_before(self, batch: OutputBatch) -> bool:

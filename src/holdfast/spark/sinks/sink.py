@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark.interop.memory import MemoryTable
+from holdfast.spark.interop import seam
+from holdfast.spark.interop.contract import MemoryRows
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,10 @@ class MemorySink(Sink):
     def __init__(self, name: str, complete: bool) -> None:
         self._name = name
         self._complete = complete
-        self._table: MemoryTable
+        self._table: MemoryRows
 
     def start(self, native: DataFrame) -> None:
-        self._table = MemoryTable(self._name, native)
+        self._table = seam.tables.memory_table(self._name, native)
 
     def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
         self._table.add(batch.version, frame, instead=self._complete)

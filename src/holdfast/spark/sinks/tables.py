@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidArgument
-from holdfast.spark.interop import jvm
-from holdfast.spark.interop.catalog import FileTable, file_table, find
+from holdfast.spark.interop import seam
+from holdfast.spark.interop.model import FileTable
 from holdfast.spark.operators.operator import quote_column
 
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
@@ -26,19 +26,19 @@ def open_table(
     location: str | None,
 ) -> FileTable:
     """The table of that name, made if there is none; refused where rows cannot go in as files."""
-    found = find(session, name)
+    found = seam.tables.find(session, name)
     if found is None:
         _create(session, name, schema, file_format, partition_by, location)
-        found = find(session, name)
+        found = seam.tables.find(session, name)
         assert found is not None
-    table = file_table(session, name, found)
+    table = seam.tables.file_table(session, name, found)
     if table.provider not in FILE_FORMATS:
         raise InvalidArgument(
             f"The table {name} is of {table.provider}; toTable writes {', '.join(FILE_FORMATS)}. "
             "Write to it in foreachBatch."
         )
     if file_format is not None and file_format.lower() != table.provider:
-        raise jvm.spark_error(
+        raise seam.rules.spark_error(
             session, "inputSourceDiffersFromDataSourceProviderError", file_format, name, found
         )
     if partition_by and list(partition_by) != table.partition_by:
@@ -85,7 +85,7 @@ def _create(
             f"toTable makes tables of {', '.join(FILE_FORMATS)}, not of {kind}. Make the table "
             "yourself and write to it in foreachBatch."
         )
-    statement = f"CREATE TABLE {name} ({jvm.nullable_ddl(session, schema)}) USING {kind}"
+    statement = f"CREATE TABLE {name} ({seam.rules.nullable_ddl(session, schema)}) USING {kind}"
     if partition_by:
         statement += f" PARTITIONED BY ({', '.join(map(quote_column, partition_by))})"
     if location is not None:

@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.conf import StateStoreConf
 from holdfast.coordinator import CoordinatorAddress, StateStoreCoordinatorRef
 from holdfast.ids import StateStoreId, StateStoreProviderId
-from holdfast.spark.interop import jvm
-from holdfast.spark.interop.located_java import EXECUTOR_PROPERTY, LocatedJava, prepared
+from holdfast.spark.interop import seam
+from holdfast.spark.interop.contract import Placement
+from holdfast.spark.interop.model import EXECUTOR_PROPERTY
 from holdfast.spark.state.location import is_one_host
 from holdfast.streams.stores import open_providers
 from holdfast.streams.stores.open_providers import Executor
@@ -42,7 +43,7 @@ class Locality:
 
     session: SparkSession
     coordinator: StateStoreCoordinatorRef | None = None
-    java: LocatedJava | None = None
+    java: Placement | None = None
     executor: Executor | None = None
     """The executor there is, on a local master."""
     _alive: tuple[float, list[str]] = field(default=(0.0, []), init=False)
@@ -61,9 +62,9 @@ class Locality:
         is_local = is_one_host(session)
         host, bind_address = _LOOPBACK, None
         if not is_local:
-            host = jvm.application_setting(session, "spark.driver.host") or _LOOPBACK
-            bind_address = jvm.application_setting(session, "spark.driver.bindAddress")
-        java = None if is_local else prepared(session)
+            host = seam.sessions.application_setting(session, "spark.driver.host") or _LOOPBACK
+            bind_address = seam.sessions.application_setting(session, "spark.driver.bindAddress")
+        java = None if is_local else seam.tasks.located(session)
         if java is None and not is_local:
             return cls(session)  # tasks could not say which executor they are in
         try:
@@ -167,14 +168,14 @@ class StateStoreRDD:
         `rows` are partitioned as the state is; without them each partition gets none.
         """
         if rows is None:
-            parts = jvm.empty_rdd(self.locality.session, self.partitions)
+            parts = seam.tasks.empty_rdd(self.locality.session, self.partitions)
         else:
-            parts = jvm.arrow_rdd(rows)
+            parts = seam.tasks.arrow_rdd(rows)
         return collected(self.locality, self._located(parts, self._offers()), work)
 
     def run_one(self, partition: int, work: Callable[[int], T]) -> T:
         """What `work` returns for one partition."""
-        part = jvm.empty_rdd(self.locality.session, 1)
+        part = seam.tasks.empty_rdd(self.locality.session, 1)
         locations = self._placed(self.locality.places)
         located = self._located(part, locations[partition : partition + 1])
         return collected(self.locality, located, lambda _, __: work(partition))[0]
@@ -218,7 +219,7 @@ def collected(locality: Locality, parts: Any, work: Callable[[int, Iterable[byte
         deque(raw, maxlen=0)  # a worker that leaves input unread is ended by PySpark
         return [result]
 
-    rdd = jvm.python_rdd(locality.session, parts)
+    rdd = seam.tasks.python_rdd(locality.session, parts)
     return rdd.mapPartitionsWithIndex(in_worker).collect()
 
 

@@ -20,7 +20,7 @@ from holdfast.engine.files.filenames import PLACE, STATE_FOLDER
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.errors import InvalidArgument
 from holdfast.schemes import MEMORY, scheme_of
-from holdfast.spark.interop import hadoop
+from holdfast.spark.interop import seam
 
 _SHARED_MEMORY = Path("/dev/shm")
 """Memory that all processes of the host share."""
@@ -39,8 +39,8 @@ def state_root(session: SparkSession, checkpoint: str, wanted: str | None) -> st
         return _in_memory(session, wanted)
     if wanted is not None and scheme is not None and scheme.is_complete:
         return wanted.rstrip("/")  # Spark may have no file system for it
-    qualified = hadoop.qualified(session, wanted or f"{checkpoint}/{STATE_FOLDER}")
-    return hadoop.local_path(qualified) or qualified
+    qualified = seam.files.qualified(session, wanted or f"{checkpoint}/{STATE_FOLDER}")
+    return seam.files.local_path(qualified) or qualified
 
 
 def storage_options(
@@ -65,15 +65,15 @@ def _hadoop_options(
     """What Hadoop's settings for S3 say, those for the bucket of `root` before all others."""
     bucket = urlsplit(root).netloc
     found = {
-        name: hadoop.setting(session, f"fs.s3a.bucket.{bucket}.{setting}")
-        or hadoop.setting(session, f"fs.s3a.{setting}")
+        name: seam.files.setting(session, f"fs.s3a.bucket.{bucket}.{setting}")
+        or seam.files.setting(session, f"fs.s3a.{setting}")
         for name, setting in settings.items()
     }
     options = {name: value for name, value in found.items() if value}
     if options.get("endpoint_url") == _AMAZON:
         del options["endpoint_url"]
     if "://" not in (endpoint := options.get("endpoint_url", "://")):
-        plain = hadoop.setting(session, "fs.s3a.connection.ssl.enabled") == "false"
+        plain = seam.files.setting(session, "fs.s3a.connection.ssl.enabled") == "false"
         options["endpoint_url"] = f"{'http' if plain else 'https'}://{endpoint}"
     if options.get("path_style") == "false":
         del options["path_style"]  # the default: boto3 sees by itself where hosts need it

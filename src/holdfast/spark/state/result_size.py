@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from holdfast.spark.interop import hadoop, jvm
+from holdfast.spark.interop import seam
 from holdfast.streams.outbox import MOST_INLINE_BYTES
 
 _SETTING, _DEFAULT = "spark.driver.maxResultSize", "1g"
@@ -23,5 +23,5 @@ def inline_bytes(max_result_bytes: int) -> int:
 
 def inline_bytes_of(session: SparkSession) -> int:
     """The same by the settings of a session's application."""
-    limit = jvm.application_setting(session, _SETTING) or _DEFAULT
-    return inline_bytes(hadoop.bytes_of(session, limit))
+    limit = seam.sessions.application_setting(session, _SETTING) or _DEFAULT
+    return inline_bytes(seam.sessions.bytes_of(session, limit))

@@ -22,10 +22,15 @@ from holdfast.engine.versions.log import VersionLog
 from holdfast.engine.versions.rewrite import prepare_unchanged
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.spark.interop import lineage
+from holdfast.spark.interop import seam
 from holdfast.spark.pipeline.stages import StageFrames, StageRun
+from holdfast.spark.state.definition import (
+    Definition,
+    check_same_columns,
+    check_same_query,
+    new_scope,
+)
 from holdfast.spark.state.location import state_root, storage_options
-from holdfast.spark.state.pairing import Definition, check_same_columns, check_same_query, new_scope
 from holdfast.streams.numbering import Numbering
 from holdfast.streams.tasks.rewrite import RewriteTask
 from holdfast.streams.watermark import Watermarks
@@ -100,7 +105,7 @@ def describe_operator_columns(
     """What the columns that operators go by are made of before them, in the words of a Spark."""
     found = [(frames.stage, frames.stage.operator) for frames in stages]
     texts = [operator.columns(stage.before, stage.after) for stage, operator in found]
-    return {"spark": session.version, "wording": lineage.WORDING, "operators": texts}
+    return {"spark": session.version, "wording": seam.lineage.WORDING, "operators": texts}
 
 
 def with_columns(

@@ -47,9 +47,15 @@ class StateStores:
     ) -> StateStore:
         """The store at `version`, open for update. The provider is made when not loaded yet."""
         return self._provider(
-            provider_id, key_schema, value_schema, key_index_ordinal, version, store_conf,
-            hadoop_conf, num_cols_prefix_key,
-        ).get_store(version)  # fmt: skip
+            provider_id,
+            key_schema,
+            value_schema,
+            key_index_ordinal,
+            version,
+            store_conf,
+            hadoop_conf,
+            num_cols_prefix_key,
+        ).get_store(version)
 
     def get_read_only(
         self,
@@ -65,9 +71,15 @@ class StateStores:
     ) -> ReadStateStore:
         """The store at `version`, for reading."""
         return self._provider(
-            provider_id, key_schema, value_schema, key_index_ordinal, version, store_conf,
-            hadoop_conf, num_cols_prefix_key,
-        ).get_read_store(version)  # fmt: skip
+            provider_id,
+            key_schema,
+            value_schema,
+            key_index_ordinal,
+            version,
+            store_conf,
+            hadoop_conf,
+            num_cols_prefix_key,
+        ).get_read_store(version)
 
     def _provider(
         self,

@@ -310,8 +310,9 @@ class _Folder:
             log.warning(
                 "No copies of blobs can be kept in %s (%s): they are read remotely meanwhile. Free "
                 "space there, or set spark.holdfast.cache.location.",
-                self.folder, error.strerror or error,
-            )  # fmt: skip
+                self.folder,
+                error.strerror or error,
+            )
 
     def added(self, size: int) -> None:
         """Count a new file, and trim when enough came together."""

@@ -195,8 +195,9 @@ class _CassandraRows(RootRows):
         if known not in self.client.known:
             self._run(
                 "INSERT INTO {}.holdfast_directories (root, directory) VALUES (?, ?)",
-                self._root, directory,
-            )  # fmt: skip
+                self._root,
+                directory,
+            )
             self.client.known.add(known)
 
     def directories(self, prefix: str) -> list[str]:
@@ -209,9 +210,11 @@ class _CassandraRows(RootRows):
                 *self._run(f"{select} AND directory = ?", self._root, prefix),
                 *self._run(
                     f"{select} AND directory >= ? AND directory < ?",
-                    self._root, f"{prefix}/", f"{prefix}{after}",
+                    self._root,
+                    f"{prefix}/",
+                    f"{prefix}{after}",
                 ),
-            ]  # fmt: skip
+            ]
         return [row.directory for row in found]
 
     # Blob and upload rows
@@ -244,31 +247,41 @@ class _CassandraRows(RootRows):
         return self._decide(
             "INSERT INTO {}.holdfast_rows (root, directory, kind, name, upload, size, chunks, "
             "chunk_bytes, data) VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?) IF NOT EXISTS",
-            *self._key(_BLOB, place), row.upload, row.size, row.data,
-        )  # fmt: skip
+            *self._key(_BLOB, place),
+            row.upload,
+            row.size,
+            row.data,
+        )
 
     def begin(self, upload: UploadRow) -> None:
         self._decide(
             "INSERT INTO {}.holdfast_rows (root, directory, kind, name, chunks, touched_ms, live) "
             "VALUES (?, ?, ?, ?, ?, ?, true) IF NOT EXISTS",
-            *self._key(_UPLOAD, upload.place), upload.chunks, upload.touched_ms,
-        )  # fmt: skip
+            *self._key(_UPLOAD, upload.place),
+            upload.chunks,
+            upload.touched_ms,
+        )
 
     def touch(self, upload: UploadRow) -> bool:
         return self._decide(
-            "UPDATE {}.holdfast_rows SET chunks = ?, touched_ms = ? "
-            f"WHERE {_ROW} IF live = true",
-            upload.chunks, upload.touched_ms, *self._key(_UPLOAD, upload.place),
-        )  # fmt: skip
+            f"UPDATE {{}}.holdfast_rows SET chunks = ?, touched_ms = ? WHERE {_ROW} IF live = true",
+            upload.chunks,
+            upload.touched_ms,
+            *self._key(_UPLOAD, upload.place),
+        )
 
     def finish(self, place: DirectoryEntry, row: BlobRow) -> bool:
         return self._decide(
             "BEGIN BATCH INSERT INTO {}.holdfast_rows (root, directory, kind, name, upload, size, "
             "chunks, chunk_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS; "
             f"DELETE FROM {{}}.holdfast_rows WHERE {_ROW} IF live = true; APPLY BATCH",
-            *self._key(_BLOB, place), row.upload, row.size, row.chunks, row.chunk_bytes,
+            *self._key(_BLOB, place),
+            row.upload,
+            row.size,
+            row.chunks,
+            row.chunk_bytes,
             *self._key(_UPLOAD, DirectoryEntry(place.directory, row.upload)),
-        )  # fmt: skip
+        )
 
     def replace(self, place: DirectoryEntry, before: BlobRow, row: BlobRow) -> bool:
         changes = [
@@ -276,9 +289,14 @@ class _CassandraRows(RootRows):
             f"data = ? WHERE {_ROW} IF upload = ?"
         ]
         values: list[object] = [
-            row.upload, row.size, row.chunks, row.chunk_bytes, row.data,
-            *self._key(_BLOB, place), before.upload,
-        ]  # fmt: skip
+            row.upload,
+            row.size,
+            row.chunks,
+            row.chunk_bytes,
+            row.data,
+            *self._key(_BLOB, place),
+            before.upload,
+        ]
         if row.data is None:
             changes.append(f"DELETE FROM {{}}.holdfast_rows WHERE {_ROW} IF live = true")
             values += self._key(_UPLOAD, DirectoryEntry(place.directory, row.upload))
@@ -294,8 +312,9 @@ class _CassandraRows(RootRows):
         return self._decide(
             "UPDATE {}.holdfast_rows SET live = false "
             f"WHERE {_ROW} IF live = true AND touched_ms = ?",
-            *self._key(_UPLOAD, upload.place), upload.touched_ms,
-        )  # fmt: skip
+            *self._key(_UPLOAD, upload.place),
+            upload.touched_ms,
+        )
 
     def remove(self, place: DirectoryEntry, row: BlobRow) -> None:
         removed = f"DELETE FROM {{}}.holdfast_rows WHERE {_ROW} IF upload = ?"
@@ -305,8 +324,10 @@ class _CassandraRows(RootRows):
             return
         self._decide(
             f"BEGIN BATCH {removed}; {_DEAD}; APPLY BATCH",
-            *values, *self._key(_UPLOAD, DirectoryEntry(place.directory, row.upload)), row.chunks,
-        )  # fmt: skip
+            *values,
+            *self._key(_UPLOAD, DirectoryEntry(place.directory, row.upload)),
+            row.chunks,
+        )
 
     def forget(self, upload: DirectoryEntry) -> None:
         self._decide(
@@ -361,9 +382,12 @@ class _CassandraRows(RootRows):
             client = self.client
             prepared = client.prepared(self._in_keyspace(query), serial=serial)
             done = execute_concurrent_with_args(
-                client.session, prepared, [values[n] for n in left],
-                concurrency=_IN_FLIGHT, raise_on_first_error=False,
-            )  # fmt: skip
+                client.session,
+                prepared,
+                [values[n] for n in left],
+                concurrency=_IN_FLIGHT,
+                raise_on_first_error=False,
+            )
             failures: dict[int, Exception] = {}
             for number, (succeeded, given) in zip(left, done, strict=True):
                 if succeeded:

@@ -146,8 +146,9 @@ class _DynamoDbRows(RootRows):
                 return None
             raise
         key = {(each["AttributeName"], each["KeyType"]) for each in found["KeySchema"]}
-        types = {each["AttributeName"]: each["AttributeType"]
-                 for each in found["AttributeDefinitions"]}  # fmt: skip
+        types = {
+            each["AttributeName"]: each["AttributeType"] for each in found["AttributeDefinitions"]
+        }
         if key != set(_KEY) or any(types.get(name) != "S" for name, _ in _KEY):
             raise InvalidArgument(
                 f"The table {self.table} is not Holdfast's: its key is not the texts "
@@ -191,9 +192,12 @@ class _DynamoDbRows(RootRows):
             return None
         data = item.get("data")
         return BlobRow(
-            item["upload"]["S"], _number(item, "size"), _number(item, "chunks"),
-            _number(item, "chunk_bytes"), None if data is None else bytes(data["B"]),
-        )  # fmt: skip
+            item["upload"]["S"],
+            _number(item, "size"),
+            _number(item, "chunks"),
+            _number(item, "chunk_bytes"),
+            None if data is None else bytes(data["B"]),
+        )
 
     def blobs(self, directories: Sequence[str]) -> list[tuple[DirectoryEntry, int]]:
         return [
@@ -205,10 +209,12 @@ class _DynamoDbRows(RootRows):
         return [
             UploadRow(
                 DirectoryEntry(directory, item[NAME]["S"].removeprefix(_UPLOAD)),
-                _number(item, "chunks"), _number(item, "touched_ms"), item["live"]["BOOL"],
+                _number(item, "chunks"),
+                _number(item, "touched_ms"),
+                item["live"]["BOOL"],
             )
             for directory, item in self._of_all(directories, _UPLOAD)
-        ]  # fmt: skip
+        ]
 
     def create(self, place: DirectoryEntry, row: BlobRow) -> bool:
         return self._holds(lambda: self.client.put_item(**self._new_blob(place, row)))
@@ -225,10 +231,15 @@ class _DynamoDbRows(RootRows):
 
     def touch(self, upload: UploadRow) -> bool:
         return self._update(
-            upload, "SET chunks = :chunks, touched_ms = :touched", "live = :live",
-            {":chunks": _n(upload.chunks), ":touched": _n(upload.touched_ms),
-             ":live": {"BOOL": True}},
-        )  # fmt: skip
+            upload,
+            "SET chunks = :chunks, touched_ms = :touched",
+            "live = :live",
+            {
+                ":chunks": _n(upload.chunks),
+                ":touched": _n(upload.touched_ms),
+                ":live": {"BOOL": True},
+            },
+        )
 
     def finish(self, place: DirectoryEntry, row: BlobRow) -> bool:
         return self._together({"Put": self._new_blob(place, row)}, self._end_of(place, row))
@@ -248,10 +259,11 @@ class _DynamoDbRows(RootRows):
 
     def give_up(self, upload: UploadRow) -> bool:
         return self._update(
-            upload, "SET live = :dead", "live = :live AND touched_ms = :touched",
-            {":dead": {"BOOL": False}, ":live": {"BOOL": True},
-             ":touched": _n(upload.touched_ms)},
-        )  # fmt: skip
+            upload,
+            "SET live = :dead",
+            "live = :live AND touched_ms = :touched",
+            {":dead": {"BOOL": False}, ":live": {"BOOL": True}, ":touched": _n(upload.touched_ms)},
+        )
 
     def remove(self, place: DirectoryEntry, row: BlobRow) -> None:
         removed = {
@@ -296,9 +308,12 @@ class _DynamoDbRows(RootRows):
     def _new_blob(self, place: DirectoryEntry, row: BlobRow) -> dict[str, Any]:
         """A blob's item, to be put where there is none."""
         item: Item = {
-            **_blob_key(place), "upload": {"S": row.upload}, "size": _n(row.size),
-            "chunks": _n(row.chunks), "chunk_bytes": _n(row.chunk_bytes),
-        }  # fmt: skip
+            **_blob_key(place),
+            "upload": {"S": row.upload},
+            "size": _n(row.size),
+            "chunks": _n(row.chunks),
+            "chunk_bytes": _n(row.chunk_bytes),
+        }
         if row.data is not None:
             item["data"] = {"B": row.data}
         return {

@@ -91,9 +91,12 @@ def lacks_credentials(error: Exception) -> bool:
     """Whether the client found none to send."""
     return isinstance(
         error,
-        NoCredentialsError | PartialCredentialsError | CredentialRetrievalError
-        | SSOError | TokenRetrievalError,
-    )  # fmt: skip
+        NoCredentialsError
+        | PartialCredentialsError
+        | CredentialRetrievalError
+        | SSOError
+        | TokenRetrievalError,
+    )
 
 
 def is_unknown_host(error: Exception) -> bool:

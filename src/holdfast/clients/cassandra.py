@@ -47,8 +47,14 @@ from holdfast.schemes import CASSANDRA
 
 ENVIRONMENT = "HOLDFAST_CASSANDRA_"
 """What the variables are called that stand in for options, before the option's name."""
-ERRORS = (DriverException, NoHostAvailable, ConnectionException, ConnectionBusy, ErrorMessage,
-          OSError)  # fmt: skip
+ERRORS = (
+    DriverException,
+    NoHostAvailable,
+    ConnectionException,
+    ConnectionBusy,
+    ErrorMessage,
+    OSError,
+)
 CONSISTENCIES = {
     "local_quorum": (ConsistencyLevel.LOCAL_QUORUM, ConsistencyLevel.LOCAL_SERIAL),
     "quorum": (ConsistencyLevel.QUORUM, ConsistencyLevel.SERIAL),
@@ -290,8 +296,12 @@ def _quieten() -> None:
 def passes(error: Exception) -> bool:
     """Whether a request may do better the next time. Requires: twice is as good as once."""
     # Of what a server finds wrong in a request the driver turns some into errors of its own.
-    refused = (AuthenticationFailed, RequestValidationException, InvalidMessage,
-               UnresolvableContactPoints)  # fmt: skip
+    refused = (
+        AuthenticationFailed,
+        RequestValidationException,
+        InvalidMessage,
+        UnresolvableContactPoints,
+    )
     return isinstance(error, ERRORS) and not any(
         isinstance(each, refused) or _is_untrusted(each) for each in _causes(error)
     )

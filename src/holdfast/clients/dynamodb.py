@@ -44,9 +44,9 @@ _BUSY = frozenset({
     "RequestLimitExceeded", "ServiceUnavailable", "Throttling", "ThrottlingException",
     "TransactionConflictException", "TransactionInProgressException",
 })  # fmt: skip
-BUSY_REASONS = frozenset({
-    "ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict",
-})  # fmt: skip
+BUSY_REASONS = frozenset(
+    {"ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"}
+)
 _TABLE = re.compile(r"[A-Za-z0-9_.\-]{3,240}")
 CONDITION_FAILED = "ConditionalCheckFailedException"
 MISSING = "ResourceNotFoundException"

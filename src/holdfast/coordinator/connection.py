@@ -145,8 +145,10 @@ class Connection:
             level,
             "The StateStoreCoordinator at %s:%d cannot be reached (%s). Tasks go on without "
             "preferred locations; the driver's host must be reachable from the executors.",
-            self._address.host, self._address.port, str(error) or type(error).__name__,
-        )  # fmt: skip
+            self._address.host,
+            self._address.port,
+            str(error) or type(error).__name__,
+        )
 
     def _close(self) -> None:
         if self._open is not None:

@@ -139,9 +139,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, StateStoreProviderId):
         store = value.store_id
         return [
-            store.checkpoint_root_location, store.operator_id, store.partition_id,
-            store.store_name, str(value.query_run_id),
-        ]  # fmt: skip
+            store.checkpoint_root_location,
+            store.operator_id,
+            store.partition_id,
+            store.store_name,
+            str(value.query_run_id),
+        ]
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return str(value) if isinstance(value, UUID) else value

@@ -22,9 +22,7 @@ BYTES_WRITTEN = StateStoreCustomMetric("bytesWritten", "bytes of segments writte
 SNAPSHOTS = StateStoreCustomMetric("numSnapshots", "snapshots written so far")
 MERGES = StateStoreCustomMetric("numMerges", "merges of deltas written so far")
 
-SUPPORTED = (
-    STATE_BYTES, CACHE_HITS, CACHE_MISSES, SEGMENTS, BYTES_WRITTEN, SNAPSHOTS, MERGES
-)  # fmt: skip
+SUPPORTED = (STATE_BYTES, CACHE_HITS, CACHE_MISSES, SEGMENTS, BYTES_WRITTEN, SNAPSHOTS, MERGES)
 
 
 @dataclass

@@ -125,11 +125,13 @@ def _write_far(arrow: pa.DataType, cells: Sequence[Any]) -> pa.Array:
     """Moments some of which are numpy's, which pyarrow takes in a zone no more than in a mix."""
     epoch = _EPOCH if arrow.tz is None else _EPOCH_UTC
     numbers = [
-        cell if cell is None
-        else far_number(cell) if isinstance(cell, np.datetime64)
+        cell
+        if cell is None
+        else far_number(cell)
+        if isinstance(cell, np.datetime64)
         else (cell - epoch) // _MICROSECOND
         for cell in cells
-    ]  # fmt: skip
+    ]
     return pa.array(numbers, pa.int64()).cast(arrow)
 
 

@@ -142,8 +142,12 @@ class Follower:
             if self._standing == after:
                 log.info(
                     "The view %s shows version %d of %s: %d rows written, %d removed",
-                    self._view.spec.location, step.version, self._root, done.written, done.removed,
-                )  # fmt: skip
+                    self._view.spec.location,
+                    step.version,
+                    self._root,
+                    done.written,
+                    done.removed,
+                )
         self._sweep()
 
     def _is_shown(self, manifest: Manifest) -> bool:

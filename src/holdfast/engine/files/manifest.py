@@ -331,10 +331,19 @@ def segment_to_json(ref: SegmentRef) -> list[Any]:
     info = ref.info
     pack = None if ref.pack is None else [ref.pack.version, ref.pack.attempt, ref.pack.offset]
     return [
-        ref.kind, ref.low, ref.high, ref.attempt,
-        info.rows, info.dead, info.size, info.tail, info.checksum, list(info.zone),
-        pack, [segment_to_json(part) for part in ref.inputs],
-    ]  # fmt: skip
+        ref.kind,
+        ref.low,
+        ref.high,
+        ref.attempt,
+        info.rows,
+        info.dead,
+        info.size,
+        info.tail,
+        info.checksum,
+        list(info.zone),
+        pack,
+        [segment_to_json(part) for part in ref.inputs],
+    ]
 
 
 def segment_from_json(body: list[Any]) -> SegmentRef:

@@ -178,8 +178,11 @@ class Cleaner:
         if retired or files:
             log.info(
                 "Removed %d versions and %d files from %s/%s",
-                len(retired), len(files), storage.location, VERSIONS,
-            )  # fmt: skip
+                len(retired),
+                len(files),
+                storage.location,
+                VERSIONS,
+            )
         return CleanUp(retired, files)
 
     def _read(self, there: Sequence[int]) -> dict[int, KeptVersion]:

@@ -110,9 +110,16 @@ def prepare_unchanged(
 
 
 def rewrite(
-    manifest: Manifest, operator: int, name: str, partition: int, shape: StoreShape,
-    change: ChangeColumns, storage: Storage, runtime: Runtime, conf: StateStoreConf,
-) -> PreparedPartition:  # fmt: skip
+    manifest: Manifest,
+    operator: int,
+    name: str,
+    partition: int,
+    shape: StoreShape,
+    change: ChangeColumns,
+    storage: Storage,
+    runtime: Runtime,
+    conf: StateStoreConf,
+) -> PreparedPartition:
     """Write one partition of a version with other value columns, for the version after it.
 
     Of a store the version does not have there is nothing to write.

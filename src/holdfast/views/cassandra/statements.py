@@ -113,9 +113,11 @@ class Statements:
             prepared = client.prepared(cql, shape=self._shape)
             groups = list(_grouped(client, self.address.keyspace, prepared, left))
             done = execute_concurrent(
-                client.session, [(batch, None) for batch, _ in groups],
-                concurrency=STATEMENTS_IN_FLIGHT, raise_on_first_error=False,
-            )  # fmt: skip
+                client.session,
+                [(batch, None) for batch, _ in groups],
+                concurrency=STATEMENTS_IN_FLIGHT,
+                raise_on_first_error=False,
+            )
             failed = [
                 (sent, why) for (_, sent), (good, why) in zip(groups, done, strict=True) if not good
             ]

@@ -113,8 +113,9 @@ class CassandraView(TableView):
                 "note the view",
                 f"INSERT INTO {self._table(NOTES)} (owner, root, columns, has_encoded, through, "
                 "name) VALUES (?, ?, ?, ?, ?, ?) IF NOT EXISTS",
-                *fields, self.name,
-            )  # fmt: skip
+                *fields,
+                self.name,
+            )
         else:
             done = self._cql.run(
                 "note the view",
@@ -122,9 +123,13 @@ class CassandraView(TableView):
                 "has_encoded = ?, through = ?, commit_id = null, filled = null, "
                 "begun = null WHERE name = ? "
                 "IF owner = ? AND has_encoded = ? AND through = ? AND commit_id = ?",
-                *fields, self.name, before.owner, before.standing.has_encoded,
-                noted_through(before.standing), before.standing.commit_id,
-            )  # fmt: skip
+                *fields,
+                self.name,
+                before.owner,
+                before.standing.has_encoded,
+                noted_through(before.standing),
+                before.standing.commit_id,
+            )
         return bool(done[0].applied)
 
     def _create(self, table: str, *, by_columns: bool) -> None:
@@ -198,8 +203,11 @@ class CassandraView(TableView):
         done = self._cql.run(
             "note the version",
             f"UPDATE {self._table(NOTES)} SET {sets} WHERE name = ? IF owner = ? AND {condition}",
-            *new, self.name, self._owner, *old,
-        )  # fmt: skip
+            *new,
+            self.name,
+            self._owner,
+            *old,
+        )
         return after if done[0].applied else self.standing()
 
     # -- keeping it up to date -----------------------------------------------------------------

@@ -104,10 +104,13 @@ class DynamoDbView(TableView):
 
     def _claim(self, before: Note | None, note: Note) -> bool:
         item = {
-            "name": {"S": self.name}, "owner": {"S": note.owner}, "root": {"S": note.root},
-            "columns": {"S": note.columns}, "has_encoded": {"BOOL": False},
+            "name": {"S": self.name},
+            "owner": {"S": note.owner},
+            "root": {"S": note.root},
+            "columns": {"S": note.columns},
+            "has_encoded": {"BOOL": False},
             **_number("through", noted_through(note.standing)),
-        }  # fmt: skip
+        }
         condition: dict[str, Any] = {"ConditionExpression": "attribute_not_exists(#o)"}
         if before is not None:
             # Its owner may have moved it on since: then it is not to be begun anew.
@@ -224,11 +227,12 @@ class DynamoDbView(TableView):
         if item is None:
             return None
         standing = noted_standing(
-            int(item["through"]["N"]), item["has_encoded"]["BOOL"],
+            int(item["through"]["N"]),
+            item["has_encoded"]["BOOL"],
             item["commit_id"]["S"] if "commit_id" in item else None,
             int(item["filled"]["N"]) if "filled" in item else None,
             item["begun"]["S"] if "begun" in item else None,
-        )  # fmt: skip
+        )
         return Note(item["owner"]["S"], item["root"]["S"], item["columns"]["S"], standing)
 
     def _note_encoded(self) -> None:

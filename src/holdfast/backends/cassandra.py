@@ -1,9 +1,8 @@
-"""Blobs as rows of Cassandra, or of a database that speaks its protocol and its lightweight
-transactions.
+"""Blobs as rows of Cassandra, or of a database with its protocol and lightweight transactions.
 
-Every change to a blob or upload row is a lightweight transaction, so that Paxos gives all of them
-their order and their times, and no clock of a client matters. Chunks are written at the time 1 and
-removed at the time 2, so that a removed one stays removed.
+Every change to a blob or upload row is a lightweight transaction: Paxos then decides the order and
+the timestamps of all of them, and the clocks of clients do not matter. Chunks are written at
+timestamp 1 and removed at timestamp 2, so that a late write does not bring back a removed one.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
 }
 """The columns of each table: which part of the key they are, and their type."""
 _COMMENT = "Holdfast state, format 1"
-# Rows of `versions` come and go with every batch, and a listing has to pass over those that went
-# within the grace time. A node that was away for longer has to be repaired or made anew, as ever.
+# Rows of `versions` come and go with every batch, and a listing reads over those removed within the
+# grace time, so it is short. A node that was down for longer must be repaired or replaced.
 _GRACE_S = 3 * 3600
 _KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 _BLOB, _UPLOAD = 0, 1
@@ -75,7 +74,7 @@ _DEAD = (
 
 
 class CassandraStorage(ChunkedStorage):
-    """Blobs below a folder of one root in a keyspace, which has to exist; tables are made."""
+    """Blobs below a folder of one root in a keyspace, which must exist; tables are created."""
 
     def __init__(
         self,
@@ -134,7 +133,7 @@ class _CassandraRows(RootRows):
             return
         for name, columns in TABLES.items():
             self.client.session.execute(self._creation(name, columns))
-        # Others may be at it, too; what they and we made becomes one after a while.
+        # Others may be creating the tables as well; the nodes agree on them after a while.
         for _ in range(_AGREEMENTS):
             if self.exist():
                 return
@@ -148,13 +147,13 @@ class _CassandraRows(RootRows):
         ):
             return
         raise InvalidArgument(
-            f"There is no keyspace {self._keyspace} at {self._netloc}. Create it, for instance by "
+            f"There is no keyspace {self._keyspace} at {self._netloc}. Create it, for example with "
             f'CREATE KEYSPACE "{self._keyspace}" WITH replication = '
             "{'class': 'NetworkTopologyStrategy', 'replication_factor': 3}"
         )
 
     def _is_ours(self, table: str) -> bool:
-        """Whether there is that table. Refuses one with other columns."""
+        """Whether the table exists. Raises InvalidArgument for one with other columns."""
         found = self.client.run(
             "SELECT column_name, kind, type FROM system_schema.columns "
             "WHERE keyspace_name = ? AND table_name = ?",
@@ -371,8 +370,9 @@ class _CassandraRows(RootRows):
     def _run_all(
         self, query: str, values: Sequence[Sequence[object]], serial: bool = False
     ) -> list[list[Any]]:
-        """The rows of each run of a statement, with a bounded number of them in flight; those that
-        failed are run again.
+        """Run a statement once for each of `values`; return the rows of each.
+
+        A bounded number of runs is in flight, and those that fail are repeated.
         """
         found: list[list[Any]] = [[] for _ in values]
         left = list(range(len(values)))

@@ -18,8 +18,9 @@ STATE_STORE_PREFIX = "spark.sql.streaming.stateStore."
 HOLDFAST_PREFIX = "spark.holdfast."
 VIEW_PREFIX = HOLDFAST_PREFIX + "view."
 _OPTIONS_OF_SINKS = frozenset({"compression"})
-"""Settings whose short names are options of Spark's sinks, and stay theirs."""
-_IGNORED_TOLD: set[str] = set()
+"""Settings without a short option: their short names are options of Spark's own sinks."""
+_LOGGED: set[str] = set()
+"""Keys that the log has already named as unused."""
 
 _SECOND = 1_000
 _DURATIONS_MS = {
@@ -31,7 +32,10 @@ _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its Python name, its Spark name, type, default and what it does."""
+    """One setting: its Python name, its Spark name, its type, its default and what it does.
+
+    `at_least` is the lowest value of a number, `one_of` the values of a text, where limited.
+    """
 
     name: str
     spark_name: str
@@ -43,22 +47,22 @@ class Setting:
 
     @property
     def option(self) -> str | None:
-        """The shortest name by which a stream's writer takes it as an option, if it does."""
+        """The shortest name of the stream writer's option for it; None where there is none."""
         if not self.spark_name.startswith(HOLDFAST_PREFIX):
             return None
         short = self.spark_name.removeprefix(HOLDFAST_PREFIX)
         return self.spark_name if short in _OPTIONS_OF_SINKS else short
 
     def parse(self, value: object) -> Any:
-        """`value` in this setting's type; refused by name when it does not fit."""
+        """Return `value` in this setting's type; raise InvalidArgument when it does not fit."""
         try:
             parsed = _PARSERS[self.type](value)
         except (TypeError, ValueError, KeyError, AttributeError):
-            raise self._refusal(value, f"is no {self.type}") from None
+            raise self._refusal(value, f"is not of the type {self.type}") from None
         if self.at_least is not None and parsed < self.at_least:
             raise self._refusal(value, f"is below {self.at_least}")
         if self.one_of and parsed not in self.one_of:
-            raise self._refusal(value, f"is none of {', '.join(self.one_of)}")
+            raise self._refusal(value, f"is not one of {', '.join(self.one_of)}")
         return parsed
 
     def _refusal(self, value: object, why: str) -> InvalidArgument:
@@ -127,7 +131,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "max_versions_to_retain_in_memory", "spark.sql.streaming.maxBatchesToRetainInMemory",
         "integer", 2,
-        "Versions a provider keeps open; 0 opens the files anew each time.", at_least=0,
+        "Versions a provider keeps open; 0 opens the files again each time.", at_least=0,
     ),
     Setting(
         "provider_class", HOLDFAST_PREFIX + "providerClass", "text",
@@ -140,14 +144,14 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "compression", HOLDFAST_PREFIX + "compression", "text", "none",
-        "Compression of segments. Only uncompressed ones can be memory-mapped. The option "
-        "has its whole name, for file sinks have one of the short name.",
+        "Compression of segments. Only uncompressed ones can be memory-mapped. As an option, write "
+        "the whole name: the short one belongs to Spark's file sinks.",
         one_of=("none", "lz4", "zstd"),
     ),
     Setting(
         "pack_threshold_bytes", HOLDFAST_PREFIX + "packThreshold", "size", 256 << 10,
-        "Deltas up to this size share one pack file for each version; 0 turns packs off. In a "
-        "query of more than 256 partitions it is smaller: they travel to the driver together.",
+        "Deltas up to this size share one pack file for each version; 0 turns packs off. It is "
+        "lowered in a query with more than 256 partitions, since the driver collects them all.",
         at_least=0,
     ),
     Setting(
@@ -160,34 +164,35 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "max_segments", HOLDFAST_PREFIX + "maxSegments", "integer", 24,
-        "Segments in a chain at which a commit merges before it goes on.", at_least=2,
+        "Segments in a chain at which a commit merges them before it completes.", at_least=2,
     ),
     Setting(
         "snapshot_lag", HOLDFAST_PREFIX + "snapshotLag", "integer", 1000,
-        "Versions after which a changed partition gets a snapshot although the deltas since the "
-        "last one weigh little; 0 for never.", at_least=0,
+        "Versions after which a changed partition gets a snapshot even if the deltas since the "
+        "last one are small; 0 for never.", at_least=0,
     ),
     Setting(
         "state_location", HOLDFAST_PREFIX + "stateLocation", "text", BESIDE_CHECKPOINT,
         "Where a query keeps its state; `checkpoint` is the folder `holdfast` of its checkpoint. "
-        "Each query needs a place of its own.",
+        "Two queries cannot share one location.",
     ),
     Setting(
         "cache_location", HOLDFAST_PREFIX + "cache.location", "text", AUTOMATIC,
-        "Local folder for copies of blobs of remote roots; `auto` is the first of "
+        "Local folder that caches files of remote roots; `auto` is the first of "
         "SPARK_LOCAL_DIRS, or else the temporary folder.",
     ),
     Setting(
         "cache_size_bytes", HOLDFAST_PREFIX + "cache.size", "size", 4 << 30,
-        "Bytes those copies may take in one such folder; 0 keeps none.", at_least=0,
+        "Bytes that the cache may take in one such folder; 0 turns it off.", at_least=0,
     ),
     Setting(
         "retry_timeout_ms", HOLDFAST_PREFIX + "retryTimeout", "duration", 60_000,
-        "Time for which a remote root that does not answer is asked again.", at_least=0,
+        "Time for which requests to a remote root are retried while it does not answer.",
+        at_least=0,
     ),
     Setting(
         "keep_copies", HOLDFAST_PREFIX + "keepCopies", "text", AUTOMATIC,
-        "Whether new deltas and packs are written twice until a merge holds their rows as well, so "
+        "Whether new deltas and packs are stored twice until a merge also holds their rows, so "
         "that one lost or damaged file costs no version; `auto` is on for roots on a local disk.",
         one_of=(AUTOMATIC, "on", "off"),
     ),
@@ -197,7 +202,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "metrics_port", HOLDFAST_PREFIX + "metrics.port", "integer", -1,
-        "Port on 127.0.0.1 that serves a query's figures to Prometheus; 0 for any that is free, "
+        "Port on 127.0.0.1 that serves a query's metrics to Prometheus; 0 for any free port, "
         "-1 for none.", at_least=-1,
     ),
     Setting(
@@ -217,16 +222,16 @@ _BY_OPTION = {
 
 
 def _reaching_prefixes() -> tuple[str, ...]:
-    """What settings start with that say how a root or a view is reached. No store has them."""
+    """The prefixes of settings that say how a root or a view is reached; stores lack these."""
     names = (scheme.name for scheme in schemes.SCHEMES if scheme.is_set_in_spark)
     return (*(f"{HOLDFAST_PREFIX}{name}." for name in names), VIEW_PREFIX)
 
 
 def setting_of_option(option: str) -> str | None:
-    """The Spark name of the setting that an option of a stream's writer is; None if it is none.
+    """Return the Spark name of the setting that a stream writer's option sets; None if none.
 
-    As Spark's options are, it may be written in any case. One that has the whole prefix is meant
-    for a setting even if there is none of that name: `StateStoreConf.from_spark` refuses it.
+    Options may be written in any case, like Spark's own. An option with the whole prefix counts as
+    a setting even if there is none of that name: `StateStoreConf.from_spark` then rejects it.
     """
     name = option.lower()
     if name in _BY_OPTION:
@@ -242,9 +247,11 @@ def setting_of_option(option: str) -> str | None:
 
 @dataclass(frozen=True)
 class StateStoreConf:
-    """The settings a store runs with. Values are checked; a wrong one is refused by name.
+    """The settings a store runs with; `SETTINGS` describes each of them.
 
-    `confs` keeps every `spark.sql.streaming.stateStore.*` entry that `from_spark` saw, as text.
+    Values may be given as text, such as "60s" or "256k". `confs` keeps every
+    `spark.sql.streaming.stateStore.*` entry that `from_spark` saw, as text. Raises InvalidArgument
+    for a value that does not fit, and names the setting. `StateStoreConf.empty` has the defaults.
     """
 
     min_deltas_for_snapshot: int = 10
@@ -277,7 +284,7 @@ class StateStoreConf:
 
     @classmethod
     def of(cls, settings: Mapping[str, object]) -> StateStoreConf:
-        """Settings by their Python names; an unknown name is refused."""
+        """Return the settings given by their Python names; raise InvalidArgument for others."""
         unknown = sorted(set(settings) - {f.name for f in fields(cls)})
         if unknown:
             raise InvalidArgument(
@@ -288,12 +295,13 @@ class StateStoreConf:
 
     @classmethod
     def from_spark(cls, conf: Any) -> StateStoreConf:
-        """Settings out of a Spark configuration.
+        """Return the settings in a Spark configuration.
 
-        Takes a mapping, a SparkConf or a session's `spark.conf`. Keys of Spark's own state store
-        that mean nothing here (a JVM providerClass, `rocksdb.*`) are kept in `confs` and named
-        once in the log. An unknown `spark.holdfast.*` key is refused; those that say how a database
-        is reached belong to its root.
+        `conf` is a mapping, a SparkConf or a session's `spark.conf`. Keys of Spark's own state
+        store that mean nothing here (a JVM providerClass, `rocksdb.*`) are kept in `confs` and
+        named once in the log. Settings that say how a database is reached are left to its root.
+        Raises InvalidArgument for an unknown `spark.holdfast.*` key, and for a value that does not
+        fit.
         """
         entries = _entries(conf)
         reaching = _reaching_prefixes()
@@ -308,17 +316,17 @@ class StateStoreConf:
                 raise _unknown(key)
             elif key.startswith(STATE_STORE_PREFIX):
                 ignored.append(key)
-        _tell_ignored(ignored)
+        _log_ignored(ignored)
         kept = {k: str(v) for k, v in entries.items() if k.startswith(STATE_STORE_PREFIX)}
         return cls(**known, confs=kept)
 
     def to_json(self) -> str:
-        """The settings as JSON text; `from_json` reads it back."""
+        """Return the settings as JSON text, which `from_json` reads back."""
         return json.dumps({f.name: getattr(self, f.name) for f in fields(self)}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> StateStoreConf:
-        """The settings `to_json` wrote."""
+        """Return the settings in a text that `to_json` wrote."""
         return cls.of(json.loads(text))
 
 
@@ -337,7 +345,7 @@ def _entries(conf: Any) -> dict[str, object]:
 
 
 def settings_below(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings that start with a prefix, without it."""
+    """Return the settings that start with a prefix, with the prefix removed."""
     return {
         name.removeprefix(prefix): value
         for name, value in settings.items()
@@ -354,8 +362,8 @@ def _unknown(key: str) -> InvalidArgument:
     )
 
 
-def _tell_ignored(keys: list[str]) -> None:
-    fresh = sorted(set(keys) - _IGNORED_TOLD)
+def _log_ignored(keys: list[str]) -> None:
+    fresh = sorted(set(keys) - _LOGGED)
     if fresh:
-        _IGNORED_TOLD.update(fresh)
-        log.info("Kept but not used, for they concern Spark's own state store: %s", fresh)
+        _LOGGED.update(fresh)
+        log.info("Not used, as they concern Spark's own state store: %s", fresh)

@@ -4,15 +4,15 @@
     ├── Unavailable       the storage did not answer: try again
     ├── Conflict          another writer committed first: stop, reopen
     ├── Corruption        bytes on disk are not what was written: `holdfast verify`
-    ├── VersionNotFound   that version was never committed, or is cleaned up
+    ├── VersionNotFound   that version was never committed, or has been removed
     ├── Closed            the store was aborted or its provider closed
     ├── InvalidArgument   the call cannot be right as it stands (also a ValueError)
     ├── IllegalState      the call came at the wrong time (also a RuntimeError)
     └── ArithmeticOverflow  a sum left its type's range (also an ArithmeticError)
 
 Every error carries a `condition`, a stable name that scripts may match on: ours start with
-STATE_STORE_, others are Spark's own. `CONDITIONS` lists them all. A message never contains a
-value of the state.
+STATE_STORE_, others are Spark's own. `CONDITIONS` lists them all with their meaning and what to
+do. A message never contains a value of the state.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from holdfast.schemes import remote_names
 
 CONDITIONS: dict[str, tuple[str, str]] = {
     "STATE_STORE_UNAVAILABLE": (
-        "The storage under the root did not answer, or refused for now.",
-        "Try again; if it lasts, check the root with `holdfast doctor ROOT`.",
+        "The storage under the root did not answer, or is refusing requests for now.",
+        "Try again. If it lasts, check the root with `holdfast doctor ROOT`.",
     ),
     "STATE_STORE_CONFLICT": (
         "Another writer has committed this version, or another driver has taken over the stream.",
@@ -43,7 +43,7 @@ CONDITIONS: dict[str, tuple[str, str]] = {
         "Ask the provider or versioned store for a new store.",
     ),
     "STATE_STORE_INVALID_ARGUMENT": (
-        "An argument cannot be right.",
+        "An argument is not valid.",
         "The message names it and says what is accepted.",
     ),
     "STATE_STORE_INVALID_SETTING": (
@@ -52,14 +52,14 @@ CONDITIONS: dict[str, tuple[str, str]] = {
     ),
     "STATE_STORE_INVALID_SCHEMA": (
         "A schema cannot be read, or has a type that cannot be used there.",
-        "The message names the column; maps cannot be keys, collated strings neither.",
+        "The message names the column. Maps and collated strings cannot be keys.",
     ),
     "STATE_STORE_SCHEMA_MISMATCH": (
         "The schema differs from the one the state was written with.",
         "Use the stored schema, shown in the message, or a new root.",
     ),
     "STATE_STORE_WRONG_PAIR": (
-        "A query's state and Spark's checkpoint were not made together, or one of them is older.",
+        "A query's state and Spark's checkpoint do not belong together, or one of them is older.",
         "Use the pair that belongs together; the message shows both sides.",
     ),
     "STATE_STORE_UNSUPPORTED_FORMAT": (
@@ -67,36 +67,36 @@ CONDITIONS: dict[str, tuple[str, str]] = {
         "Upgrade holdfast to a release that reads it.",
     ),
     "STATE_STORE_HASH_MISMATCH": (
-        "This build computes other key hashes than the state was written with.",
+        "This build hashes keys differently from the one that wrote the state.",
         "Do not write with it: lookups would miss. Install the version that wrote the state.",
     ),
     "STATE_STORE_READ_ONLY": (
-        "The root has no proven create-if-absent, so it can only be read.",
+        "The storage of the root has no proven create-if-absent, so it can only be read.",
         f"Write to a local root, or to one on {remote_names()}.",
     ),
     "STATE_STORE_ACCESS_DENIED": (
-        "The storage refused: credentials are missing or wrong, or they lack a permission.",
-        "Set credentials that may do what the message says; trying again does not help.",
+        "The storage denied access: credentials are missing, wrong or lack a permission.",
+        "Set credentials that may do what the message says. Trying again does not help.",
     ),
     "STATE_STORE_NOT_A_STORE": (
         "The folder holds no Holdfast state.",
         "Check the path; for a query it is `<checkpointLocation>/holdfast`.",
     ),
     "STATE_STORE_NOT_A_VIEW": (
-        "The table named for a view is not this state's: Holdfast did not make it, or for another.",
-        "Name another table, or drop that one if nobody needs it; the view makes and fills it.",
+        "The table named for a view exists, and is not a view of this state.",
+        "Name another table, or drop that one if nobody needs it: the view creates and fills it.",
     ),
     "STATE_STORE_VIEW_ROW_TOO_LARGE": (
-        "A row is larger than an item of DynamoDB may be.",
-        "Keep less in the column that the message names, or put the view in Cassandra.",
+        "A row is larger than DynamoDB allows an item to be.",
+        "Store less in the column that the message names, or put the view in Cassandra.",
     ),
     "STATE_STORE_UNFINISHED_COPY": (
-        "The root is being copied to by `holdfast copy`, or was when that ended halfway.",
-        "Run the same `holdfast copy` again; it goes on where it was. Or copy to another place.",
+        "The root is the target of a `holdfast copy` that is running, or ended halfway.",
+        "Run the same `holdfast copy` again: it resumes. Or copy to another place.",
     ),
     "STATE_STORE_NOT_ON_EXECUTORS": (
         "The executors' Python lacks Holdfast, or a package that its tasks import.",
-        "Install it there, or ship it; the page on streams has the commands.",
+        "Install it there, or ship it with the job; the page on streams has the commands.",
     ),
     "STATE_STORE_ILLEGAL_STATE": (
         "The call is not allowed in the store's present state.",
@@ -104,17 +104,21 @@ CONDITIONS: dict[str, tuple[str, str]] = {
     ),
     "ARITHMETIC_OVERFLOW": (
         "The sum of a batch and the state does not fit its type, and ANSI mode is on.",
-        "Nothing of the batch was committed. Cast the column to a wider type.",
+        "The batch was not committed. Cast the column to a wider type.",
     ),
     "STATE_STORE_COMMIT_FAILED": (
         "The version could not be committed; the cause is chained.",
-        "Nothing of it is visible. Remove the cause and run the batch again.",
+        "None of its updates are visible. Remove the cause and run the batch again.",
     ),
 }
 
 
 class HoldfastError(Exception):
-    """The root of every error Holdfast raises on purpose."""
+    """The base class of every error that Holdfast raises on purpose.
+
+    `message` says what happened, to what, and what to do. `condition` is one of `CONDITIONS`, by
+    default that of the class. Errors can be pickled, so they reach the driver as they are.
+    """
 
     default_condition: ClassVar[str] = "STATE_STORE_ILLEGAL_STATE"
 
@@ -130,19 +134,22 @@ class HoldfastError(Exception):
 
 
 class Unavailable(HoldfastError):
-    """The storage did not answer or refused for now. Trying again may help."""
+    """The storage did not answer, or is refusing requests for now. Trying again may help."""
 
     default_condition = "STATE_STORE_UNAVAILABLE"
 
 
 class Conflict(HoldfastError):
-    """Another writer committed this version first. Stop; do not try again."""
+    """Another writer committed this version first. Stop, and do not try again."""
 
     default_condition = "STATE_STORE_CONFLICT"
 
 
 class Corruption(HoldfastError):
-    """Stored bytes are not the bytes that were written, and no intact copy is left."""
+    """Stored bytes are not those that were written, and there is no intact copy of them.
+
+    Run `holdfast verify` and continue from a version that it reports as intact.
+    """
 
     default_condition = "STATE_STORE_CORRUPTION"
 
@@ -154,25 +161,28 @@ class VersionNotFound(HoldfastError):
 
 
 class Closed(HoldfastError):
-    """The store, provider or versioned store has been closed or aborted."""
+    """The store was aborted, or its provider or versioned store is closed. Ask for a new one."""
 
     default_condition = "STATE_STORE_CLOSED"
 
 
 class InvalidArgument(HoldfastError, ValueError):
-    """The call cannot be right as it stands."""
+    """An argument or a setting is not valid; the message names it."""
 
     default_condition = "STATE_STORE_INVALID_ARGUMENT"
 
 
 class IllegalState(HoldfastError, RuntimeError):
-    """The call came at the wrong time."""
+    """The call is not allowed at this point, such as a put after a commit.
+
+    A commit that failed raises it too, with the condition STATE_STORE_COMMIT_FAILED.
+    """
 
     default_condition = "STATE_STORE_ILLEGAL_STATE"
 
 
 class ArithmeticOverflow(HoldfastError, ArithmeticError):
-    """A sum left the range of its type."""
+    """A sum does not fit its type, and ANSI mode is on."""
 
     default_condition = "ARITHMETIC_OVERFLOW"
 

@@ -1,4 +1,4 @@
-"""What names a store and a provider."""
+"""The ids of stores and providers."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ _RESERVED_STORE_NAMES = frozenset({"versions", "packs", "tags", "retiring", "del
 
 
 def check_store_name(name: str) -> str:
-    """Return `name` when it can be a directory of its own; refuse paths and reserved words."""
+    """Return `name` if it can name a store; raise InvalidArgument for paths and reserved words."""
     if not _STORE_NAME.fullmatch(name) or name in _RESERVED_STORE_NAMES:
         raise InvalidArgument(
-            f"The store name {name!r} cannot be used: take letters, digits, '_', '$', '.' or '-', "
-            f"not starting with '.' or '-', and none of {sorted(_RESERVED_STORE_NAMES)}."
+            f"The store name {name!r} cannot be used. Use letters, digits, '_', '$', '.' and '-', "
+            f"starting with none of '.' and '-', and avoid {sorted(_RESERVED_STORE_NAMES)}."
         )
     return name
 
 
 def join_location(root: str, *parts: object) -> str:
-    """`root` with `parts` behind it, one slash between each, whatever slashes `root` ends with."""
+    """Append `parts` to `root` with one slash between each, whatever slashes `root` ends with."""
     base = root if root.endswith("://") else root.rstrip("/")
     return "/".join([base, *(str(part) for part in parts)])
 
 
 @dataclass(frozen=True, slots=True)
 class StateStoreId:
-    """One store: the keyed state of one operator, one partition and one store name.
+    """The id of one store: the keyed state of one operator, partition and store name.
 
-    `checkpoint_root_location` is the directory of all the state of a query. An operator may have
-    several stores in each partition as long as their names differ.
+    `checkpoint_root_location` is the directory of all the state of a query. `operator_id` and
+    `partition_id` count from 0. An operator may have several stores in each partition, with
+    different values of `store_name`. Raises InvalidArgument for a negative id and for a name that
+    cannot be used.
     """
 
     checkpoint_root_location: str
@@ -53,11 +55,11 @@ class StateStoreId:
         check_store_name(self.store_name)
 
     def store_checkpoint_location(self) -> str:
-        """The directory of this store alone: root/operator/partition[/name]."""
+        """The directory of this store: root/operator/partition[/name]."""
         return join_location(self.checkpoint_root_location, self.relative_location())
 
     def relative_location(self) -> str:
-        """The same directory as seen from the root."""
+        """The directory of this store, relative to the root."""
         location = f"{self.operator_id}/{self.partition_id}"
         if self.store_name == DEFAULT_STORE_NAME:
             return location
@@ -70,7 +72,10 @@ class StateStoreId:
 
 @dataclass(frozen=True, slots=True)
 class StateStoreProviderId:
-    """One provider: a store in one run of a query, so that a restart never reuses an instance."""
+    """The id of one provider: the store `store_id` in the run `query_run_id` of a query.
+
+    Every run has an id of its own, so a restarted query never reuses a provider.
+    """
 
     store_id: StateStoreId
     query_run_id: UUID

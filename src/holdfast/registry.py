@@ -1,4 +1,4 @@
-"""The registry of loaded providers: stores by their ids, maintained in the background."""
+"""The registry of loaded providers: opens stores by id and maintains them in the background."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ log = logging.getLogger(__name__)
 
 
 class StateStores:
-    """Providers loaded in this process, one for each id, made on first use.
+    """The providers loaded in this process, one for each id, created on first use. Thread-safe.
 
-    While anything is loaded, a thread runs every provider's maintenance each
-    `maintenance_interval_ms`, and unloads those the coordinator calls inactive. A provider whose
-    maintenance fails is unloaded by itself; the others go on.
+    From the first use until `stop`, a thread runs the maintenance of every provider once in
+    `maintenance_interval_ms`, and unloads those that the coordinator reports as inactive. Only a
+    provider whose maintenance fails is unloaded; the others continue.
+
+    `coordinator` knows which executor holds which provider; by default there is one for this
+    process alone. `executor_id` is the id under which this process reports to it.
     """
 
     def __init__(self, coordinator: Coordinator | None = None, executor_id: str = "driver") -> None:
@@ -45,11 +48,26 @@ class StateStores:
         *,
         num_cols_prefix_key: int = 0,
     ) -> StateStore:
-        """The store at `version`, open for update. The provider is made when not loaded yet."""
+        """Open the store at `version` for update, loading its provider if necessary.
+
+        `provider_id` names the store and the run of the query. The other parameters are those of
+        `StateStoreProvider.init` and matter only when the provider is loaded: one that is loaded
+        keeps those it was made with. The first call also starts the maintenance thread, with the
+        interval of its `store_conf`.
+
+        Raises InvalidArgument for a negative version, for parameters that `init` refuses and for a
+        provider class that cannot be loaded, and VersionNotFound for a version that does not exist.
+        """
         return self._provider(
-            provider_id, key_schema, value_schema, key_index_ordinal, version, store_conf,
-            hadoop_conf, num_cols_prefix_key,
-        ).get_store(version)  # fmt: skip
+            provider_id,
+            key_schema,
+            value_schema,
+            key_index_ordinal,
+            version,
+            store_conf,
+            hadoop_conf,
+            num_cols_prefix_key,
+        ).get_store(version)
 
     def get_read_only(
         self,
@@ -63,11 +81,17 @@ class StateStores:
         *,
         num_cols_prefix_key: int = 0,
     ) -> ReadStateStore:
-        """The store at `version`, for reading."""
+        """Open the store at `version` for reading; otherwise like `get`."""
         return self._provider(
-            provider_id, key_schema, value_schema, key_index_ordinal, version, store_conf,
-            hadoop_conf, num_cols_prefix_key,
-        ).get_read_store(version)  # fmt: skip
+            provider_id,
+            key_schema,
+            value_schema,
+            key_index_ordinal,
+            version,
+            store_conf,
+            hadoop_conf,
+            num_cols_prefix_key,
+        ).get_read_store(version)
 
     def _provider(
         self,
@@ -102,19 +126,19 @@ class StateStores:
             return provider
 
     def is_loaded(self, provider_id: StateStoreProviderId) -> bool:
-        """Whether the provider is loaded here."""
+        """Whether the provider is loaded in this process."""
         with self._lock:
             return provider_id in self._loaded
 
     def unload(self, provider_id: StateStoreProviderId) -> None:
-        """Close a provider and forget it; nothing happens when it is not loaded."""
+        """Close a provider and forget it. Does nothing when it is not loaded."""
         with self._lock:
             provider = self._loaded.get(provider_id)
         if provider is not None:
             self._unload(provider_id, provider)
 
     def _unload(self, provider_id: StateStoreProviderId, provider: StateStoreProvider) -> None:
-        """Unload this very instance: another may have been loaded under its id meanwhile."""
+        """Unload exactly this instance: another may have been loaded under its id since."""
         with self._lock:
             if self._loaded.get(provider_id) is not provider:
                 return
@@ -122,7 +146,7 @@ class StateStores:
         provider.close()
 
     def stop(self) -> None:
-        """Unload everything and end the maintenance thread."""
+        """Unload every provider and end the maintenance thread, after a round under way."""
         with self._lock:
             providers, self._loaded = list(self._loaded.values()), {}
             maintenance, self._maintenance = self._maintenance, None
@@ -138,7 +162,7 @@ class StateStores:
             return self._maintenance is not None and self._maintenance.is_running
 
     def do_maintenance(self) -> None:
-        """One round over all loaded providers."""
+        """Run one round of maintenance over all loaded providers. Failures are logged."""
         with self._lock:
             loaded = list(self._loaded.items())
         for provider_id, provider in loaded:
@@ -154,7 +178,7 @@ class StateStores:
     def _maintain_and_unload(
         self, provider_id: StateStoreProviderId, provider: StateStoreProvider
     ) -> None:
-        """The last maintenance before a provider that moved elsewhere goes."""
+        """Maintain a provider that is active elsewhere a last time, then unload it."""
         try:
             provider.do_maintenance()
         finally:

@@ -1,4 +1,4 @@
-"""A server that takes no notice of If-None-Match is found out by the first object."""
+"""A server that ignores If-None-Match is detected by the first object."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def test_a_server_that_creates_again_what_is_there_is_refused_and_nothing_is_lef
 ) -> None:
     server = served(monkeypatch, deaf=True)
     for _ in range(2):
-        with pytest.raises(InvalidArgument, match="takes no notice of If-None-Match") as refused:
+        with pytest.raises(InvalidArgument, match="ignores If-None-Match") as refused:
             storage.create_if_absent("versions/1", b"mine")
         assert refused.value.condition == "STATE_STORE_READ_ONLY"
-        assert "Use a server that knows conditional writes" in str(refused.value)
+        assert "Use a server with conditional writes" in str(refused.value)
         assert server.objects == {}
 
 
@@ -84,7 +84,7 @@ def test_a_server_that_goes_away_before_it_is_proven_is_refused(
 ) -> None:
     server = served(monkeypatch, deaf=True)
     server.failures[3] = EndpointConnectionError(endpoint_url="x")
-    with pytest.raises(InvalidArgument, match="takes no notice"):
+    with pytest.raises(InvalidArgument, match="ignores If-None-Match"):
         storage.create_if_absent("a", b"1")
 
 

@@ -72,23 +72,23 @@ def test_every_field_is_a_setting_with_its_default_and_help() -> None:
         ("min_versions_to_retain", 1, "below 2"),
         ("min_versions_to_retain", -5, "below 2"),
         ("min_deltas_for_snapshot", 0, "below 1"),
-        ("min_deltas_for_snapshot", "ten", "is no integer"),
-        ("min_deltas_for_snapshot", 2.5, "is no integer"),
-        ("min_deltas_for_snapshot", True, "is no integer"),
-        ("min_deltas_for_snapshot", None, "is no integer"),
+        ("min_deltas_for_snapshot", "ten", "is not of the type integer"),
+        ("min_deltas_for_snapshot", 2.5, "is not of the type integer"),
+        ("min_deltas_for_snapshot", True, "is not of the type integer"),
+        ("min_deltas_for_snapshot", None, "is not of the type integer"),
         ("max_versions_to_retain_in_memory", -1, "below 0"),
-        ("maintenance_interval_ms", "soon", "is no duration"),
-        ("maintenance_interval_ms", "1.5s", "is no duration"),
-        ("maintenance_interval_ms", "5 parsecs", "is no duration"),
+        ("maintenance_interval_ms", "soon", "is not of the type duration"),
+        ("maintenance_interval_ms", "1.5s", "is not of the type duration"),
+        ("maintenance_interval_ms", "5 parsecs", "is not of the type duration"),
         ("maintenance_interval_ms", 0, "below 1"),
-        ("grace_period_ms", None, "is no duration"),
-        ("pack_threshold_bytes", "1q", "is no size"),
+        ("grace_period_ms", None, "is not of the type duration"),
+        ("pack_threshold_bytes", "1q", "is not of the type size"),
         ("pack_threshold_bytes", -1, "below 0"),
-        ("compression", "gzip", "none of none, lz4, zstd"),
-        ("compression", 4, "is no text"),
-        ("provider_class", "", "is no text"),
+        ("compression", "gzip", "not one of none, lz4, zstd"),
+        ("compression", 4, "is not of the type text"),
+        ("provider_class", "", "is not of the type text"),
         ("merge_fanout", 1, "below 2"),
-        ("progress", "perhaps", "is no boolean"),
+        ("progress", "perhaps", "is not of the type boolean"),
         ("metrics_port", -2, "below -1"),
     ],
 )
@@ -189,7 +189,7 @@ def test_other_objects_are_no_spark_configuration() -> None:
 def test_spark_only_keys_are_kept_and_named_once_at_info(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conf_module, "_IGNORED_TOLD", set())
+    monkeypatch.setattr(conf_module, "_LOGGED", set())
     entries = {
         STATE_STORE_PREFIX + "providerClass": "org.apache.spark.RocksDBStateStoreProvider",
         STATE_STORE_PREFIX + "rocksdb.blockSizeKB": "4",

@@ -118,8 +118,8 @@ WHERE = "operator 0, store 'default', partition"
             [GOOD[0], prepared(1, 4, schemas="other")],
             f"The result for {WHERE} 1 has another schema than the store: nothing was committed.",
         ),
-        ([GOOD[1]], f"1 partitions gave no result, the first is {WHERE} 0: nothing was committed."),
-        ([], f"2 partitions gave no result, the first is {WHERE} 0: nothing was committed."),
+        ([GOOD[1]], f"1 partitions have no result; the first is {WHERE} 0. Nothing was committed."),
+        ([], f"2 partitions have no result; the first is {WHERE} 0. Nothing was committed."),
     ],
 )
 def test_a_result_that_does_not_fit_is_refused_by_name(

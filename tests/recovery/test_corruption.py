@@ -593,7 +593,7 @@ def test_two_newest_versions_open_after_a_crash_and_a_damaged_snapshot(
         told = [r for r in caplog.records if r.name == "holdfast.engine.partition.chain"]
         assert hurt == data or told
         assert all(r.levelname == "WARNING" and newest in r.getMessage() for r in told)
-        assert all("segments it was made of" in r.getMessage() for r in told)
+        assert all("segments it was made from" in r.getMessage() for r in told)
 
 
 def test_where_no_copy_is_left_corruption_names_the_file_and_what_to_do() -> None:

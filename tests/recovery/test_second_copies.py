@@ -193,7 +193,7 @@ def test_a_merge_that_cannot_be_read_back_is_not_swapped_in(
     storage = Forgetful()
     grow(storage, 6, PACKED, maintain=False)
     with opened(Standalone, storage, FakeTime(), PACKED) as db:
-        with pytest.raises(Unavailable, match=r"does not give back .*snapshot as it was written"):
+        with pytest.raises(Unavailable, match=r"does not return .*snapshot as it was written"):
             db.snapshot()
         assert db.provider.finished_merges == ()
     assert not [p for p in data_paths(storage) if p.endswith((".merge", ".snapshot"))]

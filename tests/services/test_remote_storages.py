@@ -371,7 +371,7 @@ def test_a_bucket_that_is_not_there_is_named(on_s3: Remote) -> None:
     storage = S3Storage("s3a://no-such-bucket/x", options)
     for call in (lambda: storage.list(""), lambda: storage.create_if_absent("a", b"")):
         assert "Create the bucket no-such-bucket" in str(refusal(call))
-    assert "names no bucket" in str(refusal(lambda: S3Storage("s3:///x", options)))
+    assert "has no bucket" in str(refusal(lambda: S3Storage("s3:///x", options)))
 
 
 @pytest.mark.parametrize("location", ["s3://state/x", "hdfs://no-such-host.invalid:8020/x"])

@@ -86,7 +86,7 @@ def test_a_version_given_up_before_it_was_noted_is_refused_when_it_is_another(
     (tmp_path / "versions" / "2").unlink()
     with holdfast.open(tmp_path) as db:
         put_totals(db, {"b": 5})
-    with pytest.raises(InvalidArgument, match=r"has rows of version 2 of .* another one now"):
+    with pytest.raises(InvalidArgument, match=r"has rows of version 2 of .* another version now"):
         open_with_view(database, tmp_path, table)
     with holdfast.open(tmp_path) as db:
         put_totals(db, {"c": 3})
@@ -193,7 +193,7 @@ def test_a_table_of_somebody_elses_is_refused_and_left_alone(
     table = database.table("foreign")
     database.create(table)
     before = database.rows(table)
-    with pytest.raises(InvalidArgument, match="no view of Holdfast made it") as refused:
+    with pytest.raises(InvalidArgument, match="no view of Holdfast created it") as refused:
         open_with_view(database, tmp_path, table)
     assert refused.value.condition == "STATE_STORE_NOT_A_VIEW"
     assert database.rows(table) == before
@@ -296,7 +296,7 @@ def test_a_root_that_went_back_and_on_is_refused_or_filled(
     (tmp_path / "versions" / "2").unlink()
     with holdfast.open(tmp_path) as db:
         put_totals(db, {"b": None})
-    with pytest.raises(InvalidArgument, match=r"shows version 2 of .* that is another one now"):
+    with pytest.raises(InvalidArgument, match=r"shows version 2 of .* another version now"):
         open_with_view(database, tmp_path, table)
     assert database.totals(table) == {"a": (2, 2), "b": (1, 1)}
     with holdfast.open(tmp_path) as db:

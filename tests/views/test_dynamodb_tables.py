@@ -138,7 +138,7 @@ def test_a_table_that_is_being_deleted_is_made_anew_when_it_is_gone(tables: Tabl
 def test_a_table_that_stays_as_it_is_says_to_try_again(tables: Tables) -> None:
     open_view(SPEC).prepare("me", "here")
     tables.statuses["totals"] = ["DELETING"] * 1000
-    with pytest.raises(Unavailable, match=r"'totals' .* is still DELETING.*try again"):
+    with pytest.raises(Unavailable, match=r"'totals' .* is still DELETING.*Try again"):
         open_view(SPEC).prepare("me", "here")
 
 
@@ -198,6 +198,6 @@ def test_notes_of_somebody_else_are_left_alone(tables: Tables) -> None:
         "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
     }
     tables.tables["holdfast_views"] = theirs
-    with pytest.raises(InvalidArgument, match=r"its primary key is 'id'\. Nothing was touched"):
+    with pytest.raises(InvalidArgument, match=r"its primary key is 'id'\. Nothing was changed"):
         open_view(SPEC).prepare("me", "here")
     assert tables.tables == {"holdfast_views": theirs}

@@ -286,7 +286,9 @@ def test_another_version_of_the_same_number_is_refused(kept: Kept, tmp_path: Pat
         _put(db, {"a": 1, "b": 1})
         _put(db, {"a": 2})
     _gone_back(tmp_path, 1)
-    with pytest.raises(InvalidArgument, match=r"version 2 of .* where that is another") as refused:
+    with pytest.raises(
+        InvalidArgument, match=r"version 2 of .* which is another version"
+    ) as refused:
         _open(tmp_path)
     assert refused.value.condition == "STATE_STORE_NOT_A_VIEW"
     assert _shown(kept.rows) == {"a": 2, "b": 1}
@@ -324,7 +326,7 @@ def test_rows_of_a_version_that_was_given_up_before_it_was_noted_are_not_built_o
     if is_made_anew:
         with holdfast.open(tmp_path) as db:
             _put(db, {"b": None})
-    why = "where that is another" if is_made_anew else "whose newest is 1"
+    why = "which is another version" if is_made_anew else "whose newest is 1"
     with pytest.raises(InvalidArgument, match=rf"has rows of version 2 of .*, {why}") as refused:
         _open(tmp_path)
     assert refused.value.condition == "STATE_STORE_NOT_A_VIEW"

@@ -1,1 +1,1 @@
-"""Where versions live: one module for each kind of place."""
+"""Storage for versions: one module for each kind."""

@@ -1,10 +1,11 @@
-"""Copies of a remote root's immutable blobs on the local disk, mapped instead of fetched again.
+"""Caches a remote root's immutable blobs on the local disk, where they are mapped.
 
 Segments and packs are read through files that all processes of the host share; everything else
-goes straight to the root. A file of the cache is the blob and after it a mark with its size. It is
-written aside and renamed, so several processes may fetch one blob at once, and what a killed one
-leaves is a temporary file that a later trim removes. No file here is ever needed: one that is
-missing, cut or damaged is fetched again, and where the disk is full blobs are read remotely.
+goes straight to the root. A file of the cache is the blob, followed by a mark with its size. It is
+written under a temporary name and renamed, so several processes may fetch one blob at once, and a
+killed one leaves only a temporary file, which a later trim removes. No file here is ever needed:
+one that is missing, cut short or damaged is fetched again, and when the disk is full blobs are read
+remotely.
 """
 
 from __future__ import annotations
@@ -47,25 +48,25 @@ _MAGIC = b"HOLDFAST"
 _MARK_BYTES = len(_MAGIC) + 8
 _PIECE_BYTES = 8 << 20
 _LEAST_FILE_BYTES = 16 << 10
-"""What a file counts at least, so that there are never too many."""
+"""The least that a file counts towards the limit, so that there are never too many files."""
 _TRIM_SHARE = 64
-"""A process looks at the whole folder when it has added this part of the limit."""
+"""A process scans the folder after adding the limit divided by this."""
 _STALE_S = 600.0
 _TOUCH_S = 60.0
-"""How often a process says, at most, which copies it has in use."""
+"""The shortest time between two updates of the files that a process is using."""
 _PAUSE_S = 60.0
-"""For how long nothing is written after the disk refused."""
+"""The time for which nothing is written after the disk refused a file."""
 
 
 def cached(storage: Storage, conf: StateStoreConf) -> Storage:
-    """A remote storage behind the cache that the settings describe, or as it is without one."""
+    """A remote storage behind the cache that the settings describe; the storage without one."""
     if conf.cache_size_bytes == 0:
         return storage
     return CachedStorage(storage, cache_folder(conf), conf.cache_size_bytes)
 
 
 def cache_folder(conf: StateStoreConf) -> str:
-    """The folder of this user's copies. Spark tells its Python workers which disks to use."""
+    """The folder of this user's cache. Spark passes its local disks to Python workers."""
     place = conf.cache_location
     if place == AUTOMATIC:
         place = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
@@ -73,7 +74,7 @@ def cache_folder(conf: StateStoreConf) -> str:
 
 
 class CachedStorage(Storage):
-    """`inner`, with copies of its immutable blobs in `folder`, of about `limit_bytes` at most."""
+    """`inner`, with its immutable blobs cached in `folder`, up to about `limit_bytes`."""
 
     def __init__(self, inner: Storage, folder: str, limit_bytes: int) -> None:
         self._inner = inner
@@ -140,7 +141,7 @@ class CachedStorage(Storage):
         return hashlib.blake2b(whole, digest_size=16).hexdigest()
 
     def _fetch(self, path: str, name: str) -> pa.Buffer:
-        """The blob from its root, kept on the way; in memory where the disk has no room."""
+        """Fetch a blob from its root into the cache; into memory if the disk has no room."""
         first = self._inner.read_range(path, 0, _PIECE_BYTES)
         if first.size < _PIECE_BYTES:
             copy = self._folder.copy(name)
@@ -170,12 +171,12 @@ class CachedStorage(Storage):
             stop = min(start + _PIECE_BYTES, size)
             piece = self._inner.read_range(path, start, stop)
             if piece.size != stop - start:
-                raise Unavailable(f"{path} in {self.location} came incomplete; try again.")
+                raise Unavailable(f"{path} in {self.location} arrived incomplete. Try again.")
             yield piece
 
 
 class _TeeWriter(BlobWriter):
-    """Writes a blob to its root, and a copy of it on the side."""
+    """Writes a blob to its root, and a copy of it to the cache."""
 
     def __init__(self, inner: BlobWriter, copy: _Copy) -> None:
         self._inner, self._copy = inner, copy
@@ -201,7 +202,7 @@ class _TeeWriter(BlobWriter):
 class _Folder:
     """Copies by name in one folder. Failures of the disk make it useless, never wrong.
 
-    All storages of a process share it, as each counts towards the limit.
+    All storages of a process share it, so that the limit holds for all of them together.
     """
 
     def __init__(self, folder: str, limit_bytes: int) -> None:
@@ -216,7 +217,7 @@ class _Folder:
         return os.path.join(self.folder, name)
 
     def read(self, name: str) -> pa.Buffer | None:
-        """The copy of that name; None without an intact one. Raises TooLarge."""
+        """The copy of that name; None without a complete one. Raises TooLarge."""
         size = self._size(name)
         if size is None:
             return None
@@ -228,12 +229,12 @@ class _Folder:
         return found
 
     def _note(self, name: str, found: pa.Buffer) -> None:
-        """Take note that a copy is in use for as long as somebody has it."""
+        """Count a copy as in use for as long as somebody holds its buffer."""
         mapped, key = self._mapped, id(found)
         mapped[key] = (name, weakref.ref(found, lambda _: mapped.pop(key, None)))
 
     def _touch(self) -> None:
-        """Let copies in use count as used just now: nobody opens again what is open already."""
+        """Mark copies in use as recently used: they are not opened again while they are open."""
         now_s = time.monotonic()
         if now_s < self._touched_s + _TOUCH_S:
             return
@@ -243,7 +244,7 @@ class _Folder:
                 os.utime(self.path(name))
 
     def read_range(self, name: str, start: int, stop: int) -> pa.Buffer | None:
-        """Bytes start..stop of it; None without an intact one."""
+        """Bytes start..stop of the copy; None without a complete one."""
         size = self._size(name)
         if size is None:
             return None
@@ -253,7 +254,7 @@ class _Folder:
             return None
 
     def _size(self, name: str) -> int | None:
-        """The bytes of a copy, by its mark; its file counts as used just now."""
+        """The size of a copy, by its mark; None without one. The file counts as used now."""
         path = self.path(name)
         if not self._is_own():
             return None
@@ -265,7 +266,7 @@ class _Folder:
                     return size
         except OSError:
             return None
-        log.warning("%s is no whole copy of a blob: dropped", path)
+        log.warning("%s is not a complete copy of a blob; it is dropped", path)
         self.drop(name)
         return None
 
@@ -275,13 +276,11 @@ class _Folder:
             os.unlink(self.path(name))
 
     def copy(self, name: str, size: int = 0) -> _Copy:
-        """A new copy to be written, of about `size` bytes; one that is nothing while there is no
-        room.
-        """
+        """Begin a new copy of about `size` bytes. Without room for it, writing does nothing."""
         return _Copy(self, name, size <= self.limit_bytes and self._is_ready())
 
     def _is_ready(self) -> bool:
-        """Whether files may be made: the folder is this user's, and the disk took the last one."""
+        """Whether files may be created: the folder is this user's, and the disk has room."""
         if time.monotonic() < self._paused_until_s:
             return False
         try:
@@ -295,7 +294,7 @@ class _Folder:
         return True
 
     def _is_own(self) -> bool:
-        """Whether the folder is this user's: what another put there is none of our copies."""
+        """Whether the folder is this user's: files of somebody else must not be trusted."""
         try:
             found = os.lstat(self.folder)
         except OSError:
@@ -303,18 +302,19 @@ class _Folder:
         return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
     def refused(self, error: OSError) -> None:
-        """Take note that the disk took no file, and say so once."""
+        """Pause after the disk has refused a file, and log that once."""
         self._paused_until_s = time.monotonic() + _PAUSE_S
         if not self._warned:
             self._warned = True
             log.warning(
-                "No copies of blobs can be kept in %s (%s): they are read remotely meanwhile. Free "
-                "space there, or set spark.holdfast.cache.location.",
-                self.folder, error.strerror or error,
-            )  # fmt: skip
+                "No blobs can be cached in %s (%s), so they are read remotely. Free space there, "
+                "or set spark.holdfast.cache.location.",
+                self.folder,
+                error.strerror or error,
+            )
 
     def added(self, size: int) -> None:
-        """Count a new file, and trim when enough came together."""
+        """Count a new file, and trim the folder when enough was added."""
         self._touch()
         self._added += max(size, _LEAST_FILE_BYTES)
         if self._added * _TRIM_SHARE >= self.limit_bytes:
@@ -323,7 +323,7 @@ class _Folder:
                 self._trim()
 
     def _trim(self) -> None:
-        """Remove what was used longest ago until the rest is within the limit."""
+        """Remove the least recently used files until the rest is within the limit."""
         files, stale_ns = [], time.time_ns() - int(_STALE_S * 1e9)
         for entry in os.scandir(self.folder):
             with contextlib.suppress(FileNotFoundError):
@@ -347,7 +347,7 @@ def _shared_folder(folder: str, limit_bytes: int) -> _Folder:
 
 
 class _Copy:
-    """A file of the cache while it is written. What the disk refuses ends it silently."""
+    """A file of the cache while it is written. A failure of the disk silently drops it."""
 
     def __init__(self, folder: _Folder, name: str, wanted: bool) -> None:
         self._folder, self._name = folder, name
@@ -380,7 +380,7 @@ class _Copy:
                 self.drop()
 
     def finish(self) -> bool:
-        """Give the file its name; whether there is one."""
+        """Give the file its name; return whether there is a file."""
         if self._file is None:
             return False
         try:
@@ -396,7 +396,7 @@ class _Copy:
         return True
 
     def drop(self) -> None:
-        """Leave nothing, unless it was finished."""
+        """Remove the file, unless it was finished."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -1,9 +1,8 @@
-"""Blobs as rows of Cassandra, or of a database that speaks its protocol and its lightweight
-transactions.
+"""Blobs as rows of Cassandra, or of a database with its protocol and lightweight transactions.
 
-Every change to a blob or upload row is a lightweight transaction, so that Paxos gives all of them
-their order and their times, and no clock of a client matters. Chunks are written at the time 1 and
-removed at the time 2, so that a removed one stays removed.
+Every change to a blob or upload row is a lightweight transaction: Paxos then decides the order and
+the timestamps of all of them, and the clocks of clients do not matter. Chunks are written at
+timestamp 1 and removed at timestamp 2, so that a late write does not bring back a removed one.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
 }
 """The columns of each table: which part of the key they are, and their type."""
 _COMMENT = "Holdfast state, format 1"
-# Rows of `versions` come and go with every batch, and a listing has to pass over those that went
-# within the grace time. A node that was away for longer has to be repaired or made anew, as ever.
+# Rows of `versions` come and go with every batch, and a listing reads over those removed within the
+# grace time, so it is short. A node that was down for longer must be repaired or replaced.
 _GRACE_S = 3 * 3600
 _KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 _BLOB, _UPLOAD = 0, 1
@@ -75,7 +74,7 @@ _DEAD = (
 
 
 class CassandraStorage(ChunkedStorage):
-    """Blobs below a folder of one root in a keyspace, which has to exist; tables are made."""
+    """Blobs below a folder of one root in a keyspace, which must exist; tables are created."""
 
     def __init__(
         self,
@@ -134,7 +133,7 @@ class _CassandraRows(RootRows):
             return
         for name, columns in TABLES.items():
             self.client.session.execute(self._creation(name, columns))
-        # Others may be at it, too; what they and we made becomes one after a while.
+        # Others may be creating the tables as well; the nodes agree on them after a while.
         for _ in range(_AGREEMENTS):
             if self.exist():
                 return
@@ -148,13 +147,13 @@ class _CassandraRows(RootRows):
         ):
             return
         raise InvalidArgument(
-            f"There is no keyspace {self._keyspace} at {self._netloc}. Create it, for instance by "
+            f"There is no keyspace {self._keyspace} at {self._netloc}. Create it, for example with "
             f'CREATE KEYSPACE "{self._keyspace}" WITH replication = '
             "{'class': 'NetworkTopologyStrategy', 'replication_factor': 3}"
         )
 
     def _is_ours(self, table: str) -> bool:
-        """Whether there is that table. Refuses one with other columns."""
+        """Whether the table exists. Raises InvalidArgument for one with other columns."""
         found = self.client.run(
             "SELECT column_name, kind, type FROM system_schema.columns "
             "WHERE keyspace_name = ? AND table_name = ?",
@@ -195,8 +194,9 @@ class _CassandraRows(RootRows):
         if known not in self.client.known:
             self._run(
                 "INSERT INTO {}.holdfast_directories (root, directory) VALUES (?, ?)",
-                self._root, directory,
-            )  # fmt: skip
+                self._root,
+                directory,
+            )
             self.client.known.add(known)
 
     def directories(self, prefix: str) -> list[str]:
@@ -209,9 +209,11 @@ class _CassandraRows(RootRows):
                 *self._run(f"{select} AND directory = ?", self._root, prefix),
                 *self._run(
                     f"{select} AND directory >= ? AND directory < ?",
-                    self._root, f"{prefix}/", f"{prefix}{after}",
+                    self._root,
+                    f"{prefix}/",
+                    f"{prefix}{after}",
                 ),
-            ]  # fmt: skip
+            ]
         return [row.directory for row in found]
 
     # Blob and upload rows
@@ -244,31 +246,41 @@ class _CassandraRows(RootRows):
         return self._decide(
             "INSERT INTO {}.holdfast_rows (root, directory, kind, name, upload, size, chunks, "
             "chunk_bytes, data) VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?) IF NOT EXISTS",
-            *self._key(_BLOB, place), row.upload, row.size, row.data,
-        )  # fmt: skip
+            *self._key(_BLOB, place),
+            row.upload,
+            row.size,
+            row.data,
+        )
 
     def begin(self, upload: UploadRow) -> None:
         self._decide(
             "INSERT INTO {}.holdfast_rows (root, directory, kind, name, chunks, touched_ms, live) "
             "VALUES (?, ?, ?, ?, ?, ?, true) IF NOT EXISTS",
-            *self._key(_UPLOAD, upload.place), upload.chunks, upload.touched_ms,
-        )  # fmt: skip
+            *self._key(_UPLOAD, upload.place),
+            upload.chunks,
+            upload.touched_ms,
+        )
 
     def touch(self, upload: UploadRow) -> bool:
         return self._decide(
-            "UPDATE {}.holdfast_rows SET chunks = ?, touched_ms = ? "
-            f"WHERE {_ROW} IF live = true",
-            upload.chunks, upload.touched_ms, *self._key(_UPLOAD, upload.place),
-        )  # fmt: skip
+            f"UPDATE {{}}.holdfast_rows SET chunks = ?, touched_ms = ? WHERE {_ROW} IF live = true",
+            upload.chunks,
+            upload.touched_ms,
+            *self._key(_UPLOAD, upload.place),
+        )
 
     def finish(self, place: DirectoryEntry, row: BlobRow) -> bool:
         return self._decide(
             "BEGIN BATCH INSERT INTO {}.holdfast_rows (root, directory, kind, name, upload, size, "
             "chunks, chunk_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS; "
             f"DELETE FROM {{}}.holdfast_rows WHERE {_ROW} IF live = true; APPLY BATCH",
-            *self._key(_BLOB, place), row.upload, row.size, row.chunks, row.chunk_bytes,
+            *self._key(_BLOB, place),
+            row.upload,
+            row.size,
+            row.chunks,
+            row.chunk_bytes,
             *self._key(_UPLOAD, DirectoryEntry(place.directory, row.upload)),
-        )  # fmt: skip
+        )
 
     def replace(self, place: DirectoryEntry, before: BlobRow, row: BlobRow) -> bool:
         changes = [
@@ -276,9 +288,14 @@ class _CassandraRows(RootRows):
             f"data = ? WHERE {_ROW} IF upload = ?"
         ]
         values: list[object] = [
-            row.upload, row.size, row.chunks, row.chunk_bytes, row.data,
-            *self._key(_BLOB, place), before.upload,
-        ]  # fmt: skip
+            row.upload,
+            row.size,
+            row.chunks,
+            row.chunk_bytes,
+            row.data,
+            *self._key(_BLOB, place),
+            before.upload,
+        ]
         if row.data is None:
             changes.append(f"DELETE FROM {{}}.holdfast_rows WHERE {_ROW} IF live = true")
             values += self._key(_UPLOAD, DirectoryEntry(place.directory, row.upload))
@@ -294,8 +311,9 @@ class _CassandraRows(RootRows):
         return self._decide(
             "UPDATE {}.holdfast_rows SET live = false "
             f"WHERE {_ROW} IF live = true AND touched_ms = ?",
-            *self._key(_UPLOAD, upload.place), upload.touched_ms,
-        )  # fmt: skip
+            *self._key(_UPLOAD, upload.place),
+            upload.touched_ms,
+        )
 
     def remove(self, place: DirectoryEntry, row: BlobRow) -> None:
         removed = f"DELETE FROM {{}}.holdfast_rows WHERE {_ROW} IF upload = ?"
@@ -305,8 +323,10 @@ class _CassandraRows(RootRows):
             return
         self._decide(
             f"BEGIN BATCH {removed}; {_DEAD}; APPLY BATCH",
-            *values, *self._key(_UPLOAD, DirectoryEntry(place.directory, row.upload)), row.chunks,
-        )  # fmt: skip
+            *values,
+            *self._key(_UPLOAD, DirectoryEntry(place.directory, row.upload)),
+            row.chunks,
+        )
 
     def forget(self, upload: DirectoryEntry) -> None:
         self._decide(
@@ -350,8 +370,9 @@ class _CassandraRows(RootRows):
     def _run_all(
         self, query: str, values: Sequence[Sequence[object]], serial: bool = False
     ) -> list[list[Any]]:
-        """The rows of each run of a statement, with a bounded number of them in flight; those that
-        failed are run again.
+        """Run a statement once for each of `values`; return the rows of each.
+
+        A bounded number of runs is in flight, and those that fail are repeated.
         """
         found: list[list[Any]] = [[] for _ in values]
         left = list(range(len(values)))
@@ -361,9 +382,12 @@ class _CassandraRows(RootRows):
             client = self.client
             prepared = client.prepared(self._in_keyspace(query), serial=serial)
             done = execute_concurrent_with_args(
-                client.session, prepared, [values[n] for n in left],
-                concurrency=_IN_FLIGHT, raise_on_first_error=False,
-            )  # fmt: skip
+                client.session,
+                prepared,
+                [values[n] for n in left],
+                concurrency=_IN_FLIGHT,
+                raise_on_first_error=False,
+            )
             failures: dict[int, Exception] = {}
             for number, (succeeded, given) in zip(left, done, strict=True):
                 if succeeded:

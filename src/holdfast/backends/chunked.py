@@ -1,11 +1,11 @@
-"""Blobs as rows of a database that can change the rows of one directory together, or not at all.
+"""Blobs as rows of a database that can change the rows of one directory atomically.
 
-A *blob row* makes a blob visible: its size, and its bytes where they are few, or how many chunks
-there are of which upload. An *upload row* stands beside it while chunks are sent or removed. One
-atomic step makes the blob row and takes the upload row away, so a sweep that gave an upload up
-leaves a late writer nothing to finish, and chunks that nothing names always have an upload row.
-Chunks have names nobody used before and are written once. Directories are noted before their
-first row and stay noted.
+A *blob row* makes a blob visible: it has the size, and either the bytes, where they are few, or the
+upload and its number of chunks. An *upload row* stands beside it while chunks are sent or removed.
+One atomic step creates the blob row and removes the upload row. So a late writer cannot finish an
+upload that a sweep has given up, and chunks without a blob always have an upload row, by which a
+sweep finds them. Chunks get names that were never used before, and are written once. Directories
+are noted before their first row, and stay noted.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from holdfast.errors import Corruption, HoldfastError, Unavailable
 
 T = TypeVar("T")
 INLINE_BYTES = 32 << 10
-"""A blob up to this size is in its row."""
+"""A blob up to this size is stored in its row."""
 ANNOUNCED_CHUNKS = 64
-"""An upload row says up to which number chunks may exist, in steps of this."""
+"""An upload row announces in steps of this many which chunks may exist."""
 _FLUSH_BYTES = 8 << 20
 _OVERWRITES = 3
 
@@ -51,7 +51,7 @@ class DirectoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class BlobRow:
-    """What the row of a visible blob says. `data` is None where there are chunks."""
+    """The row of a visible blob. `data` is None where there are chunks."""
 
     upload: str
     size: int
@@ -62,7 +62,7 @@ class BlobRow:
 
 @dataclass(frozen=True, slots=True)
 class UploadRow:
-    """What an upload's row says: chunks below `chunks` may exist; it was alive at that time."""
+    """The row of an upload: chunks below `chunks` may exist; `touched_ms` is its last activity."""
 
     place: DirectoryEntry
     chunks: int
@@ -73,11 +73,11 @@ class UploadRow:
 class RootRows(ABC):
     """The rows of one root in a database. Every method may be repeated after it failed.
 
-    What changes a blob or upload row is atomic, and decided in one order with all other changes
-    of its directory; what reads them sees all that was decided before. Failures are the client's
-    own exceptions, those of `errors`. `blobs`, `uploads` and what concerns chunks are many
-    requests, each of which is repeated by itself for `limit_ms`: when one of these methods raises,
-    that was done, and none of its requests is on its way any more.
+    Every change of a blob or upload row is atomic, and ordered with all other changes of its
+    directory; a read sees all changes that were decided before. Failures are the client's own
+    exceptions, those in `errors`. `blobs`, `uploads` and the methods for chunks send many requests
+    and retry each of them for `limit_ms`: when one of these methods raises, it has retried, and
+    none of its requests is still in flight. The caller retries all other methods.
     """
 
     chunk_bytes: ClassVar[int]
@@ -88,27 +88,27 @@ class RootRows(ABC):
 
     @abstractmethod
     def passes(self, error: Exception) -> bool:
-        """Whether a call that failed so may do better the next time."""
+        """Whether a call that failed like this may succeed the next time."""
 
     @abstractmethod
     def mapped(self, error: Exception, failed: str) -> HoldfastError:
-        """What a caller is told; `failed` is a sentence on what did not work."""
+        """The error for callers; `failed` is the beginning of its message."""
 
     @abstractmethod
     def exist(self) -> bool:
-        """Whether the tables are there. Refuses those of somebody else."""
+        """Whether the tables exist. Raises InvalidArgument if they are not Holdfast's."""
 
     @abstractmethod
     def make(self) -> None:
-        """Make the tables if they are not there. Refuses those of somebody else."""
+        """Create the tables unless they exist. Raises InvalidArgument if not Holdfast's."""
 
     @abstractmethod
     def note_directory(self, directory: str) -> None:
-        """Make a directory known to `directories`, for good."""
+        """Make a directory permanently known to `directories`."""
 
     @abstractmethod
     def directories(self, prefix: str) -> list[str]:
-        """The directory `prefix` and those below it, as far as they are noted ("": all)."""
+        """The noted directories at and below `prefix` ("": all)."""
 
     @abstractmethod
     def blob(self, place: DirectoryEntry) -> BlobRow | None:
@@ -124,37 +124,38 @@ class RootRows(ABC):
 
     @abstractmethod
     def create(self, place: DirectoryEntry, row: BlobRow) -> bool:
-        """Make the row of a blob with its data, unless the blob has one."""
+        """Create a blob's row with its data unless the blob has a row; return whether it did."""
 
     @abstractmethod
     def begin(self, upload: UploadRow) -> None:
-        """Make an upload row."""
+        """Create an upload row."""
 
     @abstractmethod
     def touch(self, upload: UploadRow) -> bool:
-        """Update an upload row, unless it is gone or given up."""
+        """Update an upload row unless it is gone or given up; return whether it did."""
 
     @abstractmethod
     def finish(self, place: DirectoryEntry, row: BlobRow) -> bool:
-        """Make a blob's row, unless the blob has one, out of its upload's, unless it is gone or
-        given up.
+        """Replace an upload's row by its blob's; return whether it did.
+
+        It does nothing when the blob has a row, or the upload is gone or given up.
         """
 
     @abstractmethod
     def replace(self, place: DirectoryEntry, before: BlobRow, row: BlobRow) -> bool:
-        """Make a blob's row another one, if it is `before`: one with its data, as `create` does, or
-        one of chunks, as `finish` does. Chunks of the one before become a dead upload's.
+        """Replace a blob's row if it still is `before`; return whether it did.
+
+        The new row has its data, as from `create`, or chunks, as from `finish`. The chunks of
+        `before` become those of a dead upload.
         """
 
     @abstractmethod
     def give_up(self, upload: UploadRow) -> bool:
-        """Make an upload row that says the same as this one say that it is not live."""
+        """Mark an upload row as not live if it is unchanged; return whether it did."""
 
     @abstractmethod
     def remove(self, place: DirectoryEntry, row: BlobRow) -> None:
-        """Remove a blob's row that has this upload; where there are chunks it becomes the upload's,
-        which is dead.
-        """
+        """Remove a blob's row if it still has this upload; its chunks become a dead upload's."""
 
     @abstractmethod
     def forget(self, upload: DirectoryEntry) -> None:
@@ -162,15 +163,15 @@ class RootRows(ABC):
 
     @abstractmethod
     def put_chunks(self, upload: str, first: int, chunks: Sequence[bytes]) -> None:
-        """Write chunks from number `first` on."""
+        """Write chunks, numbered from `first`."""
 
     @abstractmethod
     def get_chunks(self, upload: str, numbers: range) -> list[bytes | None]:
-        """Chunks, None for one that is not there."""
+        """Read chunks; None for one that does not exist."""
 
     @abstractmethod
     def delete_chunks(self, upload: str, count: int) -> None:
-        """Remove chunks 0 to `count`, as far as they are there."""
+        """Remove the first `count` chunks, those that exist."""
 
 
 class ChunkedStorage(Storage):
@@ -235,12 +236,12 @@ class ChunkedStorage(Storage):
             self.clear("delete", path, DirectoryEntry(place.directory, row.upload), row.chunks)
 
     def sweep(self, older_than_s: float) -> int:
-        """Remove the chunks of uploads that were given up, or not touched for that long."""
+        """Remove the chunks of uploads that were given up, or inactive for that long."""
         oldest_ms = _now_ms() - int(older_than_s * 1000)
         directories = self._directories("sweep", "")
         found = self.call_once("sweep", "", lambda: self.rows.uploads(directories))
         stale = [each for each in found if not each.is_live or each.touched_ms <= oldest_ms]
-        # One that another touches or finishes meanwhile stays.
+        # An upload that its writer touches or finishes in the meantime stays.
         dead = [each for each in stale if not each.is_live or self._give_up(each)]
         for upload in dead:
             self.clear("sweep", "", upload.place, upload.chunks)
@@ -258,12 +259,12 @@ class ChunkedStorage(Storage):
         return self.call(what, prefix, look)
 
     def look_up(self, path: str, what: str = "look up") -> BlobRow | None:
-        """The blob's row; None without a blob."""
+        """A blob's row; None without a blob."""
         place = self.place(path)
         return self.call(what, path, lambda: self.rows.blob(place) if self.rows.exist() else None)
 
     def place(self, path: str) -> DirectoryEntry:
-        """Where the row of a blob is."""
+        """The directory and name of a blob's row."""
         directory, _, name = path.rpartition("/")
         return DirectoryEntry(_joined(self._folder, directory), name)
 
@@ -273,12 +274,12 @@ class ChunkedStorage(Storage):
         self.call(what, path, lambda: self.rows.forget(upload))
 
     def call(self, what: str, path: str, call: Callable[[], T]) -> T:
-        """What `call` gives, retried, its failures mapped."""
+        """Return what `call` returns, retried, with failures mapped."""
         rows = self.rows
         return self.call_once(what, path, lambda: retried(call, rows.passes, rows.limit_ms))
 
     def call_once(self, what: str, path: str, call: Callable[[], T]) -> T:
-        """What `call` gives, its failures mapped."""
+        """Return what `call` returns, with failures mapped."""
         try:
             return call()
         except self.rows.errors as error:
@@ -308,14 +309,14 @@ class ChunkedStorage(Storage):
                 if self.look_up(path, "read") != row:
                     raise BlobNotFound(path)  # deleted meanwhile
                 raise Corruption(
-                    f"A chunk of {path!r} in {self._location} is gone: rows of the table were "
-                    "deleted by others, or a copy of it was put back. Run `holdfast verify`."
+                    f"A chunk of {path!r} in {self._location} is missing: others deleted rows of "
+                    "the table, or restored an older copy. Run `holdfast verify`."
                 )
             yield chunk
 
 
 class _ChunkWriter(BlobWriter):
-    """Collects what fits into a row, and sends chunks from there on."""
+    """Collects what fits into a row, and sends larger blobs as chunks."""
 
     def __init__(self, storage: ChunkedStorage, path: str) -> None:
         self._storage, self._rows, self._path = storage, storage.rows, path
@@ -338,21 +339,21 @@ class _ChunkWriter(BlobWriter):
         for _ in range(_OVERWRITES):
             if self.create():
                 return
-            # Nobody else uses this name: it is what an earlier attempt has left. There is a blob
-            # at any moment, for what another has finished meanwhile may be in use.
+            # Nobody else uses this name, so an earlier attempt has left a blob there. It is
+            # replaced in one step and never removed first: somebody may be reading it.
             before = self._storage.look_up(self._path, "write")
             if before is not None and self._replace(before):
                 return
         raise Unavailable(
-            f"{self._path!r} in {self._storage.location} is written by another, too. Try again."
+            f"Another writer is also writing {self._path!r} in {self._storage.location}. Try again."
         )
 
     def create(self) -> bool:
-        """Make the blob visible unless there is one; whether it was this one that became it."""
+        """Make the blob visible unless there is one; return whether it is this one."""
         row = self._finished()
         make = self._rows.create if row.data is not None else self._rows.finish
         if not self._call(lambda: make(self._place, row)):
-            # Perhaps it was, and the answer to an earlier call got lost.
+            # The reply to an earlier call may have been lost after it had succeeded.
             found = self._storage.look_up(self._path, "write")
             if found is None and self._announced:
                 raise self._gone()
@@ -362,7 +363,7 @@ class _ChunkWriter(BlobWriter):
         return True
 
     def _replace(self, before: BlobRow) -> bool:
-        """Make the blob visible instead of another one, whether it became it."""
+        """Make the blob visible in place of `before`; return whether that worked."""
         row = self._finished()
         if not self._call(lambda: self._rows.replace(self._place, before, row)):
             found = self._storage.look_up(self._path, "write")
@@ -388,7 +389,7 @@ class _ChunkWriter(BlobWriter):
             return
         self._open = False
         if self._announced:
-            # Something went wrong before this and is about to be told; a sweep does what is left.
+            # An error is already on its way to the caller; a sweep does what is left to do.
             with contextlib.suppress(HoldfastError):
                 self._drop()
 
@@ -431,8 +432,8 @@ class _ChunkWriter(BlobWriter):
 
     def _gone(self) -> Unavailable:
         return Unavailable(
-            f"What was written of {self._path!r} in {self._storage.location} is gone: it took so "
-            "long that it was swept. Write it again."
+            f"The unfinished blob {self._path!r} in {self._storage.location} was cleaned up, "
+            "because writing it took too long. Write it again."
         )
 
     def _call(self, call: Callable[[], T]) -> T:
@@ -444,5 +445,5 @@ def _joined(folder: str, path: str) -> str:
 
 
 def _now_ms() -> int:
-    """The time by this machine's clock; it tells how old an upload is, nothing more."""
+    """The time by this machine's clock, which is used only for the age of uploads."""
     return time.time_ns() // 1_000_000

@@ -1,8 +1,8 @@
 """Blobs as items of one table of DynamoDB.
 
-What has to happen together is one transaction, what must not happen twice one conditional write.
-All reads are consistent ones. Clients belong to a process and are shared by all storages with the
-same options.
+Changes that belong together are one transaction, and one that must not happen twice is a
+conditional write. All reads are strongly consistent. Clients belong to a process, and all storages
+with the same options share one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from holdfast.schemes import DYNAMODB
 T = TypeVar("T")
 Item = dict[str, dict[str, Any]]
 PLACE_ATTRIBUTE, NAME = "holdfast_place", "holdfast_name"
-"""The key of the table; nobody else calls their key so."""
+"""The key of the table, with names by which Holdfast recognises it."""
 _KEY = ((PLACE_ATTRIBUTE, "HASH"), (NAME, "RANGE"))
 _DIRECTORIES = "directories"
 _BLOB, _UPLOAD = "blob:", "upload:"
@@ -57,7 +57,7 @@ _FAILED = "ConditionalCheckFailed"
 
 
 class DynamoDbStorage(ChunkedStorage):
-    """Blobs below a folder of one root, which is a table of its own; it is made."""
+    """Blobs below a folder of one root. Each root has its own table, which is created."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class DynamoDbStorage(ChunkedStorage):
         parts = urlsplit(location)
         prefix, _, folder = parts.path.strip("/").partition("/")
         if not (parts.netloc and prefix):
-            raise InvalidArgument(f"{location} is not complete: write {DYNAMODB.form}.")
+            raise InvalidArgument(f"{location} is not complete. Write {DYNAMODB.form}.")
         if not _PREFIX.fullmatch(prefix):
             raise InvalidArgument(
-                f"{prefix!r} cannot begin the name of a table: take up to 200 letters, digits, "
+                f"{prefix!r} cannot begin the name of a table. Use up to 200 letters, digits, "
                 "'_', '-' or '.'."
             )
         reached = DynamoDbOptions.of(options or {})
@@ -96,7 +96,7 @@ class _DynamoDbRows(RootRows):
         if (refused := refusal(error, failed)) is not None:
             return refused
         if not self.passes(error):
-            return Unavailable(f"{failed} The server does not take the request as it is.")
+            return Unavailable(f"{failed} The server rejected the request.")
         return Unavailable(f"{failed} Try again; `holdfast doctor` checks the root.")
 
     @property
@@ -112,7 +112,7 @@ class _DynamoDbRows(RootRows):
             raise InvalidArgument(
                 f"The table {self.table} cannot be reached with its options or the environment's: "
                 f"{type(error).__name__}. Check endpoint_url, region and profile."
-            ) from None  # its text may show what was given
+            ) from None  # its text may show an option's value
 
     # The table
 
@@ -138,7 +138,7 @@ class _DynamoDbRows(RootRows):
         raise Unavailable(f"The table {self.table} does not become active. Try again later.")
 
     def _status(self) -> str | None:
-        """How far the table is, None without one. Refuses one with another key."""
+        """The table's status; None without a table. Raises InvalidArgument for another key."""
         try:
             found = self.client.describe_table(TableName=self.table)["Table"]
         except ClientError as error:
@@ -146,8 +146,9 @@ class _DynamoDbRows(RootRows):
                 return None
             raise
         key = {(each["AttributeName"], each["KeyType"]) for each in found["KeySchema"]}
-        types = {each["AttributeName"]: each["AttributeType"]
-                 for each in found["AttributeDefinitions"]}  # fmt: skip
+        types = {
+            each["AttributeName"]: each["AttributeType"] for each in found["AttributeDefinitions"]
+        }
         if key != set(_KEY) or any(types.get(name) != "S" for name, _ in _KEY):
             raise InvalidArgument(
                 f"The table {self.table} is not Holdfast's: its key is not the texts "
@@ -168,7 +169,7 @@ class _DynamoDbRows(RootRows):
                 ],
             )
         except ClientError as error:
-            if code_of(error) != IN_USE:  # another was quicker
+            if code_of(error) != IN_USE:  # another process was faster
                 raise
 
     # Directories
@@ -191,9 +192,12 @@ class _DynamoDbRows(RootRows):
             return None
         data = item.get("data")
         return BlobRow(
-            item["upload"]["S"], _number(item, "size"), _number(item, "chunks"),
-            _number(item, "chunk_bytes"), None if data is None else bytes(data["B"]),
-        )  # fmt: skip
+            item["upload"]["S"],
+            _number(item, "size"),
+            _number(item, "chunks"),
+            _number(item, "chunk_bytes"),
+            None if data is None else bytes(data["B"]),
+        )
 
     def blobs(self, directories: Sequence[str]) -> list[tuple[DirectoryEntry, int]]:
         return [
@@ -205,10 +209,12 @@ class _DynamoDbRows(RootRows):
         return [
             UploadRow(
                 DirectoryEntry(directory, item[NAME]["S"].removeprefix(_UPLOAD)),
-                _number(item, "chunks"), _number(item, "touched_ms"), item["live"]["BOOL"],
+                _number(item, "chunks"),
+                _number(item, "touched_ms"),
+                item["live"]["BOOL"],
             )
             for directory, item in self._of_all(directories, _UPLOAD)
-        ]  # fmt: skip
+        ]
 
     def create(self, place: DirectoryEntry, row: BlobRow) -> bool:
         return self._holds(lambda: self.client.put_item(**self._new_blob(place, row)))
@@ -225,10 +231,15 @@ class _DynamoDbRows(RootRows):
 
     def touch(self, upload: UploadRow) -> bool:
         return self._update(
-            upload, "SET chunks = :chunks, touched_ms = :touched", "live = :live",
-            {":chunks": _n(upload.chunks), ":touched": _n(upload.touched_ms),
-             ":live": {"BOOL": True}},
-        )  # fmt: skip
+            upload,
+            "SET chunks = :chunks, touched_ms = :touched",
+            "live = :live",
+            {
+                ":chunks": _n(upload.chunks),
+                ":touched": _n(upload.touched_ms),
+                ":live": {"BOOL": True},
+            },
+        )
 
     def finish(self, place: DirectoryEntry, row: BlobRow) -> bool:
         return self._together({"Put": self._new_blob(place, row)}, self._end_of(place, row))
@@ -248,10 +259,11 @@ class _DynamoDbRows(RootRows):
 
     def give_up(self, upload: UploadRow) -> bool:
         return self._update(
-            upload, "SET live = :dead", "live = :live AND touched_ms = :touched",
-            {":dead": {"BOOL": False}, ":live": {"BOOL": True},
-             ":touched": _n(upload.touched_ms)},
-        )  # fmt: skip
+            upload,
+            "SET live = :dead",
+            "live = :live AND touched_ms = :touched",
+            {":dead": {"BOOL": False}, ":live": {"BOOL": True}, ":touched": _n(upload.touched_ms)},
+        )
 
     def remove(self, place: DirectoryEntry, row: BlobRow) -> None:
         removed = {
@@ -294,11 +306,14 @@ class _DynamoDbRows(RootRows):
     # Requests
 
     def _new_blob(self, place: DirectoryEntry, row: BlobRow) -> dict[str, Any]:
-        """A blob's item, to be put where there is none."""
+        """The request to put a blob's item where there is none."""
         item: Item = {
-            **_blob_key(place), "upload": {"S": row.upload}, "size": _n(row.size),
-            "chunks": _n(row.chunks), "chunk_bytes": _n(row.chunk_bytes),
-        }  # fmt: skip
+            **_blob_key(place),
+            "upload": {"S": row.upload},
+            "size": _n(row.size),
+            "chunks": _n(row.chunks),
+            "chunk_bytes": _n(row.chunk_bytes),
+        }
         if row.data is not None:
             item["data"] = {"B": row.data}
         return {
@@ -308,7 +323,7 @@ class _DynamoDbRows(RootRows):
         }
 
     def _end_of(self, place: DirectoryEntry, row: BlobRow) -> dict[str, Any]:
-        """The end of the live upload that becomes a blob, in a transaction."""
+        """The part of a transaction that ends the live upload of a blob."""
         return {
             "Delete": {
                 **self._upload(DirectoryEntry(place.directory, row.upload)),
@@ -318,7 +333,7 @@ class _DynamoDbRows(RootRows):
         }
 
     def _dead(self, place: DirectoryEntry, row: BlobRow) -> dict[str, Any]:
-        """A blob's chunks as those of a dead upload, in a transaction."""
+        """The part of a transaction that makes a blob's chunks those of a dead upload."""
         dead = UploadRow(DirectoryEntry(place.directory, row.upload), row.chunks, 0, is_live=False)
         item = {**_upload_key(dead.place), **_upload_values(dead)}
         return {"Put": {"TableName": self.table, "Item": item}}
@@ -342,7 +357,7 @@ class _DynamoDbRows(RootRows):
         return self._holds(lambda: self.client.transact_write_items(TransactItems=list(changes)))
 
     def _holds(self, change: Callable[[], object]) -> bool:
-        """Whether a change was made; False where its condition does not hold."""
+        """Make a change; return False where its condition does not hold."""
         try:
             change()
         except ClientError as error:
@@ -360,7 +375,7 @@ class _DynamoDbRows(RootRows):
         return item
 
     def _query(self, place: str, prefix: str) -> list[Item]:
-        """The items of a place whose name begins so, without their data."""
+        """The items of a place whose names begin with `prefix`, without their data."""
         pages = self.client.get_paginator("query").paginate(
             TableName=self.table,
             ConsistentRead=True,
@@ -381,9 +396,9 @@ class _DynamoDbRows(RootRows):
         ]
 
     def _all(self, call: Callable[[Any], T], values: Iterable[Any]) -> list[T]:
-        """What `call` gives for each, with a bounded number of requests in flight, each retried.
+        """Return what `call` returns for each value, several at a time, each retried.
 
-        When one fails for good, those that were not sent are left out, and the others waited for.
+        When one fails for good, requests that were not sent are dropped, and the others awaited.
         """
         together = Retrier(self.passes, self.limit_ms)
         calls = [partial(call, value) for value in values]
@@ -394,12 +409,12 @@ class _DynamoDbRows(RootRows):
 
 @dataclass
 class _Process:
-    """What the storages of a process share."""
+    """What all storages of a process share."""
 
     client: Any
     pool: ThreadPoolExecutor
     known: set[tuple[str, str]] = field(default_factory=set)
-    """Tables that are there, and directories that are noted."""
+    """Tables that exist, and directories that are noted."""
 
 
 @lru_cache(maxsize=16)
@@ -425,7 +440,7 @@ def _upload_key(upload: DirectoryEntry) -> Item:
 
 
 def _chunk_key(upload: str, number: int) -> Item:
-    # Each in a place of its own, for a place takes no more than 3000 units a second.
+    # Every chunk has its own partition key: DynamoDB limits the throughput of a single one.
     return _key(f"chunk:{upload}:{number}", "chunk")
 
 

@@ -1,7 +1,7 @@
 """Blobs through fsspec. Read-only: fsspec's exclusive create is not exclusive.
 
-Races of its `xb` mode have several winners on most filesystems, so a scheme can be written to
-only through a backend of its own whose create-if-absent is proven.
+Races of its `xb` mode have several winners on most filesystems. So a scheme can only be written to
+through a backend of its own, with a proven create-if-absent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.schemes import remote_names
 
 
 class FsspecStorage(Storage):
-    """Any filesystem fsspec knows, for reading."""
+    """Any filesystem that fsspec supports, for reading."""
 
     read_only = True
 
@@ -30,7 +30,8 @@ class FsspecStorage(Storage):
         except (ValueError, ImportError) as error:
             scheme = location.partition("://")[0]
             raise InvalidArgument(
-                f"The root's scheme {scheme!r} cannot be opened: {error}."
+                f"The root's scheme {scheme!r} cannot be opened: {error}. Check the address, and "
+                "that the scheme's package is installed."
             ) from error
 
     @property
@@ -100,7 +101,7 @@ class FsspecStorage(Storage):
             yield
         except BlobNotFound:
             raise
-        # Each filesystem behind fsspec raises errors of its own, such as missing credentials.
+        # Each filesystem raises exceptions of its own, for instance for missing credentials.
         except Exception as error:
             raise Unavailable(
                 f"Could not {what} {path or 'the root'!r} in {self._location}: "

@@ -1,8 +1,8 @@
 """Blobs as files on HDFS, through a client that needs neither Java nor libhdfs.
 
-A file is written under a temporary name and renamed without overwriting: the NameNode lets one of
-several renames to a name through. A file that was closed is as durable as its replicas. Clients
-belong to a process and are shared by all storages of the same NameNode.
+A file is written under a temporary name and renamed without overwriting: of several renames to one
+name the NameNode allows a single one. A closed file is as durable as its replicas. Clients belong
+to a process, and all storages of one NameNode share one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from holdfast.errors import HoldfastError, IllegalState, InvalidArgument, Unavai
 
 T = TypeVar("T")
 _WHOLE_BYTES = 4 << 20
-"""A blob up to this size is sent when it is complete, so that it can be sent again."""
+"""A blob up to this size is sent once it is complete, so that sending can be retried."""
 _TOUCH_S = 15.0
 _MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _FAILURES = (OSError, RuntimeError, NotImplementedError, ValueError)
@@ -49,7 +49,7 @@ _DENIED = ("AccessControlException", "AuthorizationException", "SASLError", "GSS
 _BAD_ADDRESS = ("failed to lookup address", "Name or service not known", "No NameNode hosts",
                 "UrlParseError", "invalid socket address", "invalid port")  # fmt: skip
 _users: dict[str, int] = {}
-"""The process that used HDFS first; its forks have its connections to DataNodes, all dead."""
+"""The process that used HDFS first; its forks inherit dead connections to DataNodes."""
 
 
 class HdfsStorage(Storage):
@@ -71,7 +71,7 @@ class HdfsStorage(Storage):
         parts = urlsplit(location.rstrip("/"))
         self._location = location.rstrip("/")
         self._url = f"{parts.scheme}://{parts.netloc}" if parts.netloc else None
-        # What a URI would take for a query or a fragment is part of a Hadoop path.
+        # In a Hadoop path '?' and '#' are ordinary characters, unlike in a URI.
         self._root = self._location.removeprefix(self._url or "hdfs://").rstrip("/")
         self._options = tuple(sorted((options or {}).items()))
         self._limit_ms = conf.retry_timeout_ms
@@ -89,7 +89,7 @@ class HdfsStorage(Storage):
     def _read(self, path: str, start: int, stop: int | None) -> pa.Buffer:
         def read() -> bytes:
             file = self.client.read(self._absolute(path))
-            size = len(file)  # the client panics on a range beyond it
+            size = len(file)  # the client panics on a range beyond the end
             if stop is None and size > MOST_IN_MEMORY_BYTES:
                 raise TooLarge(path)
             end = size if stop is None else min(stop, size)
@@ -120,17 +120,17 @@ class HdfsStorage(Storage):
         return self._holds(path, data) if created is None else created
 
     def _holds(self, path: str, data: bytes) -> bool:
-        """Whether it was this data that got the name: what was to become it is gone."""
+        """Whether the file has this data, when its temporary file is gone."""
         try:
             return bytes(self.read(path)) == data
         except BlobNotFound:
             raise self.lost(path) from None
 
     def lost(self, path: str) -> Unavailable:
-        """What was written for a blob is gone before it had its name."""
+        """The error when a temporary file vanished before it got its name."""
         return Unavailable(
-            f"{path} cannot be written to {self._location}: what was written so far is gone. Write "
-            "it again."
+            f"{path} cannot be written to {self._location}: its temporary file is gone. Write it "
+            "again."
         )
 
     def list(self, prefix: str) -> list[BlobInfo]:
@@ -168,12 +168,12 @@ class HdfsStorage(Storage):
         return _client_of(os.getpid(), self._url, self._options)
 
     def temporary_for(self, path: str) -> str:
-        """A new absolute name beside `path` that no listing shows."""
+        """A new absolute name beside `path`, which no listing shows."""
         folder = self._absolute(path).rpartition("/")[0]
         return f"{folder}/{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
 
     def create(self, temporary: str) -> FileWriter:
-        """Begin a file under a temporary name; one left by an earlier attempt at it is dropped."""
+        """Begin a file under a temporary name, replacing that of an earlier attempt."""
         return self.client.create(temporary, WriteOptions(overwrite=True, create_parent=True))
 
     def send(self, temporary: str, data: bytes) -> None:
@@ -184,11 +184,11 @@ class HdfsStorage(Storage):
         file.close()
 
     def rename(self, temporary: str, path: str) -> bool | None:
-        """Give a finished file its name; False when the name is taken.
+        """Give a finished file its name; return False when the name is taken.
 
-        None where the temporary file is gone: the client asks again when an answer is lost, so it
-        may have been renamed before; or a sweep took it for a dead writer's. What lies under the
-        name says which.
+        None means that the temporary file is gone. Either it was renamed by an earlier request
+        whose reply was lost, since the client repeats those, or a sweep took it for a dead
+        writer's. The caller must look at the file of that name to find out.
         """
         target = self._absolute(path)
         try:
@@ -199,7 +199,7 @@ class HdfsStorage(Storage):
         return True
 
     def call(self, what: str, path: str, call: Callable[[], T]) -> T:
-        """What `call` gives, retried; failures are mapped, but for files missing or existing."""
+        """Return what `call` returns, retried; map failures except missing or existing files."""
         try:
             return retried(call, _passes, self._limit_ms)
         except (HoldfastError, FileExistsError, *_MISSING):
@@ -210,7 +210,7 @@ class HdfsStorage(Storage):
             raise self._mapped(error, what, path) from error
 
     def drop(self, temporary: str) -> None:
-        """Remove a temporary file if it is there; a sweep does it where this cannot."""
+        """Remove a temporary file if it exists; if that fails, a sweep removes it later."""
         with contextlib.suppress(*_FAILURES):
             self.client.delete(temporary, False)
 
@@ -233,7 +233,7 @@ class HdfsStorage(Storage):
             return None
 
     def _files(self, prefix: str) -> Sequence[FileStatus]:
-        """Every file below a folder. A listing that a folder vanished from is made anew."""
+        """Every file below a folder. It is listed again when a folder vanished meanwhile."""
         folder = self._absolute(prefix)
         while True:
             try:
@@ -249,23 +249,23 @@ class HdfsStorage(Storage):
         failed = f"Could not {what} {path or 'the root'!r} in {self._location}"
         if _says(error, _DENIED):
             return InvalidArgument(
-                f"{failed}: the user may not. Use one that may read and write there: "
-                "HADOOP_USER_NAME names it where HDFS believes names, a Kerberos ticket elsewhere.",
+                f"{failed}: permission denied. Use a user that may read and write there: set "
+                "HADOOP_USER_NAME, or get a Kerberos ticket where HDFS requires one.",
                 condition="STATE_STORE_ACCESS_DENIED",
             )
         if _says(error, _BAD_ADDRESS):
             return InvalidArgument(
-                f"{failed}: there is no such NameNode. Write hdfs://host:port/folder (often port "
-                "8020), or set HADOOP_CONF_DIR for a name service."
+                f"{failed}: there is no such NameNode. Write hdfs://host:port/folder (the port is "
+                "often 8020), or set HADOOP_CONF_DIR for a name service."
             )
         return Unavailable(
-            f"{failed}: {_reason(error)}. Check that NameNode and DataNodes run, and try again; "
+            f"{failed}: {_reason(error)}. Check that NameNode and DataNodes run, and try again. "
             "`holdfast doctor` checks the root."
         )
 
 
 class _HdfsWriter(BlobWriter):
-    """Sends a small blob at its end, and a large one as it comes."""
+    """Sends a small blob when it is complete, and a large one while it is written."""
 
     def __init__(self, storage: HdfsStorage, path: str) -> None:
         self._storage, self._path = storage, path
@@ -297,7 +297,7 @@ class _HdfsWriter(BlobWriter):
             raise self._storage.lost(self._path)
         if renamed is False:
             raise Unavailable(
-                f"{self._path} exists in {self._storage.location} already; it was not overwritten."
+                f"{self._path} already exists in {self._storage.location}; it was not overwritten."
             )
         self._open = False
 
@@ -318,7 +318,7 @@ class _HdfsWriter(BlobWriter):
             self._touch()
 
     def _touch(self) -> None:
-        """Tell a sweep that this file is still being written."""
+        """Update the file's time, so that a sweep does not take it for a dead writer's."""
         self._touched_s = time.monotonic()
         now_ms = int(time.time() * 1000)
         self._call(lambda: self._storage.client.set_times(self._temporary, now_ms, now_ms))
@@ -330,7 +330,7 @@ class _HdfsWriter(BlobWriter):
             raise self._storage.lost(self._path) from error
 
     def _once(self, call: Callable[[], object]) -> None:
-        """A call that cannot be made again: what was sent before it would have to be, too."""
+        """Make a call that cannot be repeated without sending all that came before it again."""
         try:
             call()
         except _FAILURES as error:
@@ -342,19 +342,20 @@ class _HdfsWriter(BlobWriter):
 
 @functools.lru_cache(maxsize=16)
 def _client_of(pid: int, url: str | None, options: tuple[tuple[str, str], ...]) -> Client:
-    """A client of this process: its threads do not live on in a fork of it."""
+    """A client of this process; its threads do not exist in a fork."""
     if _users.setdefault("first", pid) != pid:
         raise IllegalState(
-            "HDFS was used before this process was forked, and would not answer it: start "
-            "processes with multiprocessing's method spawn, or use HDFS in them only."
+            "HDFS was used before this process was forked, so its client does not work here. "
+            "Start processes with multiprocessing's method spawn, or use HDFS only in them."
         )
-    # One NameNode is asked once, since `retried` decides for how long; of several each is.
+    # With one NameNode the client tries once, and `retried` decides how long to go on. With a name
+    # service it must try several times to reach each NameNode.
     attempts = "0" if url is not None and urlsplit(url).port is not None else "3"
     return Client(url, {"dfs.client.failover.max.attempts": attempts, **dict(options)})
 
 
 def _passes(error: Exception) -> bool:
-    """Whether the NameNode or a DataNode may answer the next time."""
+    """Whether the request may succeed the next time."""
     if isinstance(error, (HoldfastError, FileExistsError, *_MISSING)):
         return False
     if _says(error, (*_DENIED, *_BAD_ADDRESS)):
@@ -368,7 +369,7 @@ def _says(error: Exception, words: tuple[str, ...]) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """The kind of a failure, which is all of its text that is safe to show."""
+    """The kind of a failure; the rest of its text is not safe to show."""
     text = str(error)
     known = next((word for word in _PASSING if word in text), None)
     return f"{type(error).__name__} ({known})" if known else type(error).__name__

@@ -13,7 +13,7 @@ __all__ = ["HDFSBackedStateStore", "HDFSBackedStateStoreProvider"]
 
 
 class HDFSBackedStateStoreProvider(EngineProvider):
-    """Keeps the versions of a store at any root `open_storage` understands."""
+    """Keeps the versions of a store at any root that `open_storage` supports."""
 
     def _open_storage(self, location: str, options: Mapping[str, str]) -> Storage:
         return open_storage(location, options, self._conf)

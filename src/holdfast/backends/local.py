@@ -1,7 +1,8 @@
-"""Blobs as files on a local disk: mapped for reading, written aside and renamed into place.
+"""Blobs as files on a local disk: mapped for reading, and renamed into place once written.
 
-`create_if_absent` writes a temporary file, makes it durable and links it under its name. The
-link is exclusive and shows the whole file or nothing, which an exclusive `open` would not.
+A mapped file must never be truncated, as that kills the process: so files are never changed in
+place. `create_if_absent` writes a temporary file, makes it durable and links it to its name. A link
+is exclusive and shows the whole file or nothing; an exclusive `open` would show a part of it.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ TEMPORARY_PREFIX = ".tmp-"
 _DIRECTORY_MODE = 0o750
 _FILE_MODE = 0o640
 _MAPS_SHARE = 32
-"""Under a limit of the address space a file of more than this share is read in ranges: what is
-mapped stays mapped while its version is open, and work needs room as well."""
+"""With a limit on the address space, a file larger than the limit divided by this is read in
+ranges: maps stay while their version is open, and work also needs room."""
 _ALWAYS_WHOLE_BYTES = 1 << 20
 _MISSING = (FileNotFoundError, NotADirectoryError)
 
@@ -129,7 +130,7 @@ class LocalStorage(Storage):
         return removed
 
     def temporary_for(self, path: str) -> str:
-        """A new name beside `path` that no listing shows; its directory exists afterwards."""
+        """A new name beside `path`, which no listing shows; creates the directory."""
         directory = os.path.dirname(self._absolute(path))
         _make_directory(directory)
         return os.path.join(directory, TEMPORARY_PREFIX + secrets.token_hex(8))
@@ -193,7 +194,7 @@ def _make_directory(directory: str) -> None:
 
 
 def sync_directory(directory: str) -> None:
-    """Make the names in a directory survive a power cut."""
+    """Make the names in a directory survive a power failure."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -212,7 +213,7 @@ def _write_durably(path: str, data: bytes) -> None:
 
 
 def write_all(descriptor: int, data: memoryview) -> int:
-    """Write every byte, in as many calls as it takes."""
+    """Write every byte, with as many calls as necessary; return their number."""
     written = 0
     while written < len(data):
         written += os.write(descriptor, data[written:])
@@ -220,7 +221,7 @@ def write_all(descriptor: int, data: memoryview) -> int:
 
 
 def map_or_read(path: str) -> pa.Buffer:
-    """A map of the file; its bytes where it cannot be mapped. Raises TooLarge, and OSError."""
+    """Map a file, or read it where it cannot be mapped. Raises TooLarge and OSError."""
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise FileNotFoundError(path)
@@ -229,7 +230,7 @@ def map_or_read(path: str) -> pa.Buffer:
     if found.st_size > max(_address_space() // _MAPS_SHARE, _ALWAYS_WHOLE_BYTES):
         raise TooLarge(path)
     try:
-        # The buffer outlives the file object, whose descriptor is free again.
+        # The buffer outlives the file object, so no descriptor stays open.
         with pa.memory_map(path) as mapped:
             return mapped.read_buffer()
     except FileNotFoundError:
@@ -241,7 +242,7 @@ def map_or_read(path: str) -> pa.Buffer:
 
 
 def _address_space() -> int:
-    """The bytes this process may map; Spark limits them by `spark.executor.pyspark.memory`."""
+    """The address space of this process; `spark.executor.pyspark.memory` limits it."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
@@ -285,6 +286,6 @@ def _mapped_errors(what: str, path: str) -> Iterator[None]:
         ) from error
     except MemoryError as error:
         raise Unavailable(
-            f"Could not {what} {path or 'the root'!r}: no room in memory. Raise this process's "
+            f"Could not {what} {path or 'the root'!r}: out of memory. Raise this process's "
             "memory limit (in Spark `spark.executor.pyspark.memory`)."
         ) from error

@@ -15,7 +15,7 @@ _ROOTS_LOCK = threading.Lock()
 
 
 class MemoryStorage(Storage):
-    """Blobs in a dict. `named` gives every caller in the process the same one for a name."""
+    """Blobs in a dict. `named` returns the same storage for a name to all in the process."""
 
     def __init__(self, name: str = "") -> None:
         self._name = name
@@ -24,7 +24,7 @@ class MemoryStorage(Storage):
 
     @classmethod
     def named(cls, name: str) -> MemoryStorage:
-        """The process-wide storage of that name, made on first use."""
+        """The process-wide storage of that name, created on first use."""
         with _ROOTS_LOCK:
             return _ROOTS.setdefault(name, cls(name))
 
@@ -35,7 +35,7 @@ class MemoryStorage(Storage):
 
     @classmethod
     def forget(cls, name: str) -> None:
-        """Drop the process-wide storage of that name; who still has it may use it."""
+        """Forget the process-wide storage of that name; those who have it can still use it."""
         with _ROOTS_LOCK:
             _ROOTS.pop(name, None)
 

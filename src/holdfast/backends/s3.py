@@ -1,9 +1,9 @@
-"""Blobs as objects on S3, or on any server that speaks its protocol and its conditional writes.
+"""Blobs as objects on S3, or on any server with its protocol and conditional writes.
 
-`create_if_absent` is one PUT with `If-None-Match: *`: S3 keeps the first and answers 412 to the
-others. A server that takes no notice of the condition is found out when a process creates its first
-object, by a second PUT. Clients belong to a process and are shared by all storages with the same
-options.
+`create_if_absent` is one PUT with `If-None-Match: *`: S3 keeps the first object and answers 412 to
+later ones. Some servers ignore the condition, so that two writers could commit one version. A
+second PUT after the first object that a process creates detects them. Clients belong to a process,
+and all storages with the same options share one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from holdfast.schemes import S3
 
 T = TypeVar("T")
 _PART_BYTES = 8 << 20
-"""A blob up to this size is one PUT; a larger one is uploaded in parts of it."""
+"""A blob up to this size is one PUT; a larger one is uploaded in parts of this size."""
 _CONNECTIONS = 32
 _MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
 _DENIED = frozenset({
@@ -57,7 +57,7 @@ _ELSEWHERE = frozenset({
     "301", "PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"
 })  # fmt: skip
 _proven: set[tuple[str, str]] = set()
-"""Endpoints and buckets that were seen to refuse what is there."""
+"""Endpoints and buckets that are known to honour the condition."""
 _BUSY = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestTimeout"})
 
 
@@ -71,7 +71,7 @@ class _Options(AwsOptions):
 
 
 class S3Storage(Storage):
-    """Objects below a prefix of one bucket, which has to exist."""
+    """Objects below a prefix of one bucket, which must exist."""
 
     is_remote = True
     writes_at_once = True
@@ -82,12 +82,12 @@ class S3Storage(Storage):
         options: Mapping[str, str] | None = None,
         conf: StateStoreConf = StateStoreConf.empty,
     ) -> None:
-        # What a URI would take for a query or a fragment is part of a key.
+        # In a key '?' and '#' are ordinary characters, unlike in a URI.
         scheme, _, rest = location.partition("://")
         self.bucket, _, below = rest.partition("/")
         self._prefix = below.strip("/")
         if not self.bucket or not {"?", "#"}.isdisjoint(self.bucket):
-            raise InvalidArgument(f"The root {location} names no bucket: write {S3.form}.")
+            raise InvalidArgument(f"The root {location} has no bucket. Write {S3.form}.")
         self._location = f"{scheme}://{self.bucket}/{self._prefix}".rstrip("/")
         self._options = _Options.of(options or {})
         self._limit_ms = conf.retry_timeout_ms
@@ -128,7 +128,7 @@ class S3Storage(Storage):
                 raise
             return True
 
-        # After a failure that may have come too late to stop it, the caller has to look.
+        # Retried only where the request had no effect: otherwise the caller must read it back.
         created = self.call("create", path, create, _had_no_effect)
         if created and not self._is_proven:
             self._prove(path, data)
@@ -139,23 +139,22 @@ class S3Storage(Storage):
         return (self.client.meta.endpoint_url, self.bucket) in _proven
 
     def _prove(self, path: str, data: bytes) -> None:
-        """Refuse a server that creates an object again which is there."""
+        """Raise InvalidArgument for a server that creates an object which already exists."""
         place = self.place(path)
         if self._creates(place, data):
-            # It may as well have been deleted meanwhile. If so, the third is refused.
+            # Somebody may also have deleted it in between. If so, a third PUT is refused.
             self._creates(place, data)
             self.call("create", path, lambda: self.client.delete_object(**place))
             if not self._is_proven:
                 raise InvalidArgument(
-                    f"The server of {self._location} takes no notice of If-None-Match: it creates "
-                    "an object again that is there, so that two writers could commit one version. "
-                    f"{path!r} was removed again. Use a server that knows conditional writes, such "
-                    "as S3 itself or a newer release of this one; `holdfast doctor` checks it.",
+                    f"The server of {self._location} ignores If-None-Match, so two writers could "
+                    f"commit one version. {path!r} was removed again. Use a server with "
+                    "conditional writes, such as S3 itself or a newer release of this one.",
                     condition="STATE_STORE_READ_ONLY",
                 )
 
     def _creates(self, place: Mapping[str, str], data: bytes) -> bool:
-        """Whether the server creates an object once more."""
+        """Whether the server creates an object again."""
         try:
             self.client.put_object(**place, Body=data, IfNoneMatch="*")
         except ClientError as error:
@@ -163,7 +162,7 @@ class S3Storage(Storage):
                 _proven.add((self.client.meta.endpoint_url, self.bucket))
             return False
         except BotoCoreError:
-            return False  # the next one tells
+            return False  # the next object will show it
         return True
 
     def list(self, prefix: str) -> list[BlobInfo]:
@@ -185,9 +184,9 @@ class S3Storage(Storage):
         self.call("delete", path, lambda: self.client.delete_object(**self.place(path)))
 
     def sweep(self, older_than_s: float) -> int:
-        """Abort uploads of this root's data files without a new part for that long.
+        """Abort uploads of this root's data files that got no new part for that long.
 
-        What others upload below the root, to names that Holdfast does not make, stays.
+        Uploads of others below the root, to names that Holdfast does not use, stay.
         """
         stale = self.call("sweep", "", lambda: list(self._stale_uploads(older_than_s)))
         for upload in stale:
@@ -216,7 +215,7 @@ class S3Storage(Storage):
                     yield upload
 
     def place(self, path: str) -> dict[str, str]:
-        """Bucket and key of a blob, as boto3 wants them."""
+        """Bucket and key of a blob, as boto3 takes them."""
         return {"Bucket": self.bucket, "Key": self._key(path)}
 
     def call(
@@ -226,7 +225,7 @@ class S3Storage(Storage):
         call: Callable[[], T],
         passes: Callable[[Exception], bool] | None = None,
     ) -> T:
-        """What `call` gives, retried, its failures mapped."""
+        """Return what `call` returns, retried, with failures mapped."""
         try:
             return retried(call, passes or _passes, self._limit_ms)
         except (BotoCoreError, ClientError) as error:
@@ -278,16 +277,16 @@ class S3Storage(Storage):
                 f"{failed} Create the bucket {self.bucket}, or correct its name."
             )
         if code in _ELSEWHERE:
-            return InvalidArgument(f"{failed} The bucket is in another region: set it as `region`.")
+            return InvalidArgument(f"{failed} The bucket is in another region. Set `region`.")
         if is_unknown_host(error):
             return InvalidArgument(f"{failed} No such host: check endpoint_url.")
         if status_of(error) in (400, 404, 405) or not _passes(error):
-            return Unavailable(f"{failed} The server does not take the request as it is.")
+            return Unavailable(f"{failed} The server rejected the request.")
         return Unavailable(f"{failed} Try again; `holdfast doctor` checks the root.")
 
 
 class _S3Writer(BlobWriter):
-    """Collects up to one part, and uploads parts from the second on."""
+    """Collects a blob of up to one part, and uploads a larger one in parts."""
 
     def __init__(self, storage: S3Storage, path: str) -> None:
         self._storage, self._path = storage, path
@@ -321,7 +320,7 @@ class _S3Writer(BlobWriter):
             return
         self._open = False
         if self._upload is not None:
-            # Something went wrong before this and is about to be told; a sweep does what is left.
+            # An error is already on its way to the caller; a sweep does what is left to do.
             with contextlib.suppress(BotoCoreError, ClientError):
                 self._storage.client.abort_multipart_upload(**self._upload)
 
@@ -346,7 +345,7 @@ class _S3Writer(BlobWriter):
                     **upload, MultipartUpload={"Parts": self._parts}
                 )
             except ClientError as error:
-                # An earlier call may have done it and its answer got lost.
+                # The reply to an earlier call may have been lost after it had succeeded.
                 done = code_of(error) == "NoSuchUpload"
                 if not (done and self._storage.size(self._path) == self._size):
                     raise
@@ -359,7 +358,7 @@ class _S3Writer(BlobWriter):
 
 @contextlib.contextmanager
 def _unless_over() -> Iterator[None]:
-    """Passes over an upload that was completed or aborted meanwhile."""
+    """Skip an upload that was completed or aborted in the meantime."""
     try:
         yield
     except ClientError as error:
@@ -369,7 +368,7 @@ def _unless_over() -> Iterator[None]:
 
 @lru_cache(maxsize=16)
 def _client_of(pid: int, options: _Options) -> Any:
-    """A client of this process: its connections must not be shared with a fork of it."""
+    """The client of a process: connections must not be shared with a fork."""
     style = {"true": "path", "false": "virtual"}.get(str(options.path_style).lower(), "auto")
     return new_client("s3", options.region, options, _CONNECTIONS, s3={"addressing_style": style})
 

@@ -1,4 +1,4 @@
-"""What clients of S3 and DynamoDB have in common: options, connections, the kinds of failure."""
+"""What clients of S3 and DynamoDB share: options, connections and kinds of failure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CONNECT_S, _READ_S = 10, 60
 
 @dataclass(frozen=True, kw_only=True)
 class AwsOptions(ClientOptions):
-    """How a service is reached; what is None comes from boto3's usual places."""
+    """How a service is reached; None means that boto3 finds the value in its usual places."""
 
     endpoint_url: str | None = None
     key: str | None = None
@@ -39,8 +39,8 @@ class AwsOptions(ClientOptions):
 def new_client(
     service: str, region: str | None, options: AwsOptions, connections: int, **more: Any
 ) -> Any:
-    """A client for threads of one process; its connections must not be shared with a fork of it."""
-    # A session of its own: boto3's common one may not be used by several threads at once.
+    """A client for all threads of this process. A fork must not use it: connections are shared."""
+    # Not boto3's default session, which several threads must not use at once.
     return boto3.session.Session().client(
         service,
         endpoint_url=options.endpoint_url,
@@ -52,7 +52,7 @@ def new_client(
             connect_timeout=_CONNECT_S,
             read_timeout=_READ_S,
             max_pool_connections=connections,
-            # One place decides what is tried again, and for how long.
+            # `retried` alone decides what is tried again, and for how long.
             retries={"mode": "standard", "total_max_attempts": 1},
             **more,
         ),
@@ -60,40 +60,43 @@ def new_client(
 
 
 def code_of(error: Exception) -> str:
-    """What the service calls a failure; empty for one that is not its own."""
+    """The service's code for a failure; empty if the failure is not the service's."""
     return str(error.response["Error"].get("Code", "")) if isinstance(error, ClientError) else ""
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status of a failure; 0 for one that is not the service's own."""
+    """The HTTP status of a failure; 0 if the failure is not the service's."""
     if not isinstance(error, ClientError):
         return 0
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def title_of(error: Exception) -> str:
-    """What a failure is called, by the service or by its client."""
+    """The name of a failure: the service's code, or the client's exception."""
     return code_of(error) or type(error).__name__
 
 
 def is_unreached(error: Exception) -> bool:
-    """Whether the request did not come as far as the service, which may be there later."""
+    """Whether the request did not reach the service, which may be available later."""
     unconnected = isinstance(error, EndpointConnectionError | ConnectTimeoutError)
     return unconnected and not is_unknown_host(error)
 
 
 def is_lost(error: Exception) -> bool:
-    """Whether the connection failed, so that nobody knows what became of the request."""
+    """Whether the connection failed, so that the outcome of the request is unknown."""
     return isinstance(error, HTTPClientError | IncompleteReadError | ResponseStreamingError)
 
 
 def lacks_credentials(error: Exception) -> bool:
-    """Whether the client found none to send."""
+    """Whether the client found no credentials to send."""
     return isinstance(
         error,
-        NoCredentialsError | PartialCredentialsError | CredentialRetrievalError
-        | SSOError | TokenRetrievalError,
-    )  # fmt: skip
+        NoCredentialsError
+        | PartialCredentialsError
+        | CredentialRetrievalError
+        | SSOError
+        | TokenRetrievalError,
+    )
 
 
 def is_unknown_host(error: Exception) -> bool:

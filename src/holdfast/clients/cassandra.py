@@ -1,9 +1,10 @@
-"""Sessions with Cassandra: where it is, who asks, and what its failures mean.
+"""Sessions with Cassandra: addresses, options, and what failures mean.
 
-Sessions belong to a process, for a fork must not share the connections of its parent, and are
-shared by all who give the same options. They prepare a statement once, send it to a node that has
-the rows, and never repeat a request by themselves. One that nobody uses any more is closed after a
-minute or two, so that tasks that follow each other share one; the driver closes all at exit.
+Sessions belong to a process, since a fork must not share the connections of its parent, and all
+users with the same options share one. A session prepares a statement once, sends it to a node that
+has the rows, and never repeats a request by itself: only callers know which requests may be
+repeated. An unused session is closed after a minute or two, so that consecutive tasks share one.
+Cassandra's driver closes all at exit.
 """
 
 from __future__ import annotations
@@ -46,19 +47,25 @@ from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
 from holdfast.schemes import CASSANDRA
 
 ENVIRONMENT = "HOLDFAST_CASSANDRA_"
-"""What the variables are called that stand in for options, before the option's name."""
-ERRORS = (DriverException, NoHostAvailable, ConnectionException, ConnectionBusy, ErrorMessage,
-          OSError)  # fmt: skip
+"""The prefix of environment variables that replace options: the option's name follows it."""
+ERRORS = (
+    DriverException,
+    NoHostAvailable,
+    ConnectionException,
+    ConnectionBusy,
+    ErrorMessage,
+    OSError,
+)
 CONSISTENCIES = {
     "local_quorum": (ConsistencyLevel.LOCAL_QUORUM, ConsistencyLevel.LOCAL_SERIAL),
     "quorum": (ConsistencyLevel.QUORUM, ConsistencyLevel.SERIAL),
 }
-"""By the option's value the level of reads and writes, and that of what Paxos decides."""
+"""By value of the option: the level of reads and writes, and that of lightweight transactions."""
 _TOO_MANY_TOMBSTONES = 1
-"""Why a node failed to read, in Cassandra's protocol."""
+"""The code in Cassandra's protocol for why a node failed to read."""
 _CONNECT_S, _REQUEST_S, _RECONNECT_S = 10.0, 30.0, 0.5
 _IDLE_S = 60.0
-"""How long a session without users is kept, at least."""
+"""The least time for which a session without users is kept."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +78,17 @@ class CassandraAddress:
 
     @classmethod
     def of(cls, location: str) -> Self:
-        """Refuses one that lacks a part."""
+        """Parse an address. Raises InvalidArgument where a part is missing."""
         parts = urlsplit(location)
         keyspace, _, path = parts.path.strip("/").partition("/")
         if not (parts.netloc and keyspace and path):
-            raise InvalidArgument(f"{location} is not complete: write {CASSANDRA.form}.")
+            raise InvalidArgument(f"{location} is not complete. Write {CASSANDRA.form}.")
         return cls(parts.netloc, keyspace, path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CassandraOptions(ClientOptions):
-    """How a cluster is reached; what is not given comes from the environment."""
+    """How a cluster is reached; options that are not set come from the environment."""
 
     scheme = CASSANDRA
     whose = "Cassandra"
@@ -95,7 +102,7 @@ class CassandraOptions(ClientOptions):
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """Refuses an unknown name and a value that does not fit, without showing values."""
+        """The options with these names. Raises InvalidArgument for others, never showing values."""
         names = [each.name for each in fields(cls)]
         around = {name: os.environ.get(ENVIRONMENT + name.upper()) for name in names}
         options = super().of({**{name: text for name, text in around.items() if text}, **given})
@@ -112,23 +119,23 @@ class CassandraClient:
     def __init__(self, session: Any) -> None:
         self.session = session
         self.known: set[tuple[str, ...]] = set()
-        """What a user of the session found out once and for all."""
+        """Facts that users of the session have found out and that never change."""
         self.users: WeakSet[object] = WeakSet()
-        """Who asked for the session and is still there."""
+        """The objects that asked for the session and still exist."""
         self.is_idle = False
-        """Whether it was without users when that was last looked at."""
+        """Whether it had no users at the last check."""
         self._prepared: dict[tuple[str, bool, str], Any] = {}
 
     @property
     def has_number_tokens(self) -> bool:
-        """Whether the cluster deals rows out by tokens of 64 bits, as all but very old ones do."""
+        """Whether the cluster places rows by tokens of 64 bits, as all but very old ones do."""
         return str(self.session.cluster.metadata.partitioner).endswith("Murmur3Partitioner")
 
     def prepared(self, query: str, *, serial: bool = False, shape: str = "") -> Any:
-        """The statement, prepared at its first use; `serial` reads see what Paxos decided.
+        """The statement, prepared at its first use; `serial` reads see lightweight transactions.
 
-        `shape` tells tables of one name apart, of which one was dropped and the other made later:
-        a statement keeps the types that its columns had when it was prepared.
+        `shape` distinguishes a table from an earlier one of the same name that was dropped: a
+        statement keeps the types that the columns had when it was prepared.
         """
         found = self._prepared.get((query, serial, shape))
         if found is None:
@@ -140,7 +147,7 @@ class CassandraClient:
         return found
 
     def run(self, query: str, *values: object, serial: bool = False) -> list[Any]:
-        """All rows a statement gives."""
+        """Run a statement and return all its rows."""
         rows = self.session.execute(self.prepared(query, serial=serial), values)
         return list(rows)
 
@@ -148,11 +155,11 @@ class CassandraClient:
 _lock = threading.Lock()
 _clients: dict[tuple[int, str, CassandraOptions], CassandraClient] = {}
 _closer: threading.Thread | None = None
-"""Closes sessions; there is one while there are sessions."""
+"""The thread that closes idle sessions; it runs while there are sessions."""
 
 
 def _renew() -> None:
-    """A fork may come while another thread of its parent is connecting, and has no other thread."""
+    """Reset what a fork inherits: the parent's threads are gone, and one may hold the lock."""
     global _lock, _closer
     _lock, _closer = threading.Lock(), None
 
@@ -161,7 +168,7 @@ os.register_at_fork(after_in_child=_renew)
 
 
 def client_of(netloc: str, options: CassandraOptions, user: object) -> CassandraClient:
-    """This process's client for the hosts in `netloc`, which is open as long as `user` lives."""
+    """This process's client for the hosts in `netloc`; it stays open while `user` exists."""
     global _closer
     place = (os.getpid(), netloc, options)
     with _lock:
@@ -188,7 +195,7 @@ def _close_in_time() -> None:
 
 
 def close_idle() -> None:
-    """Close the sessions that have no users, and had none when this was last called."""
+    """Close the sessions that have no users, and had none at the last call."""
     with _lock:
         unused = {place: client for place, client in _own().items() if not client.users}
         closed = [_clients.pop(place) for place, client in unused.items() if client.is_idle]
@@ -200,7 +207,7 @@ def close_idle() -> None:
 
 
 def _own() -> dict[tuple[int, str, CassandraOptions], CassandraClient]:
-    """The clients of this process. Those of the process it was forked from are left alone."""
+    """The clients of this process, without those inherited from its parent."""
     return {place: client for place, client in _clients.items() if place[0] == os.getpid()}
 
 
@@ -232,17 +239,17 @@ def _connected(netloc: str, options: CassandraOptions) -> CassandraClient:
 
 
 def _check_data_centre(netloc: str, options: CassandraOptions, cluster: Cluster) -> None:
-    """Refuse a data centre that none of the nodes is in, as far as one of them has told."""
+    """Raise InvalidArgument for a data centre that no known node is in."""
     found = {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
     if options.local_dc and found and options.local_dc not in found:
         raise InvalidArgument(
             f"Cassandra at {netloc} has no data centre {options.local_dc!r}; it has "
-            f"{', '.join(sorted(found))}. Set the option local_dc to the one that is near."
+            f"{', '.join(sorted(found))}. Set the option local_dc to the nearest one."
         )
 
 
 def profile_of(options: CassandraOptions) -> ExecutionProfile:
-    """How requests are sent: to a node that has the rows, once, at the consistency asked for."""
+    """How requests are sent: once, to a node that has the rows, at the chosen consistency."""
     level, serial = CONSISTENCIES[options.consistency.lower()]
     return ExecutionProfile(
         load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(options.local_dc or "")),
@@ -254,7 +261,7 @@ def profile_of(options: CassandraOptions) -> ExecutionProfile:
 
 
 def _hosts(netloc: str) -> tuple[list[str], int]:
-    """The hosts, and the port they share: it stands behind the last of them, or behind any."""
+    """The hosts, and the port that they share, which may follow any of them."""
     try:
         parts = [urlsplit(f"//{host}") for host in netloc.split(",")]
         ports = {part.port for part in parts if part.port is not None}
@@ -263,7 +270,7 @@ def _hosts(netloc: str) -> tuple[list[str], int]:
     hosts = [part.hostname for part in parts if part.hostname]
     if len(hosts) < len(parts) or len(ports) > 1:
         raise InvalidArgument(
-            f"{netloc!r} has to be hosts that listen on one port: write host1,host2:9042."
+            f"{netloc!r} must name hosts that listen on one port. Write host1,host2:9042."
         )
     return hosts, ports.pop() if ports else CASSANDRA.port
 
@@ -276,29 +283,33 @@ def _tls(options: CassandraOptions) -> ssl.SSLContext | None:
         return ssl.create_default_context(cafile=options.ca)
     except OSError as error:
         raise InvalidArgument(
-            f"The option ca names no file of certificates that can be read: {error.strerror}."
+            f"The file of certificates in the option ca cannot be read: {error.strerror}."
         ) from error
 
 
 def _quieten() -> None:
-    """Keep the driver from telling what callers are told by exceptions, unless asked to."""
+    """Keep the driver from logging what callers get as exceptions, unless its level is set."""
     logger = logging.getLogger("cassandra")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.CRITICAL)
 
 
 def passes(error: Exception) -> bool:
-    """Whether a request may do better the next time. Requires: twice is as good as once."""
-    # Of what a server finds wrong in a request the driver turns some into errors of its own.
-    refused = (AuthenticationFailed, RequestValidationException, InvalidMessage,
-               UnresolvableContactPoints)  # fmt: skip
+    """Whether a request may succeed the next time. Requires: it may be repeated."""
+    # The driver turns some of the server's errors into exceptions of other classes.
+    refused = (
+        AuthenticationFailed,
+        RequestValidationException,
+        InvalidMessage,
+        UnresolvableContactPoints,
+    )
     return isinstance(error, ERRORS) and not any(
         isinstance(each, refused) or _is_untrusted(each) for each in _causes(error)
     )
 
 
 def is_overfull(error: Exception) -> bool:
-    """Whether a read met more tombstones than a node goes through, as far as the server says."""
+    """Whether a read met too many tombstones, as far as the server says."""
     if not isinstance(error, ReadFailure):
         return False
     codes = error.error_code_map  # older protocols have none
@@ -306,7 +317,7 @@ def is_overfull(error: Exception) -> bool:
 
 
 def mapped(error: Exception, failed: str) -> HoldfastError:
-    """What a caller is told; `failed` begins the sentence."""
+    """The error for callers; `failed` begins its message."""
     causes = _causes(error)
     failed = f"{failed}{type(causes[-1]).__name__}."
     if any(isinstance(each, AuthenticationFailed | Unauthorized) for each in causes):
@@ -319,21 +330,21 @@ def mapped(error: Exception, failed: str) -> HoldfastError:
         return InvalidArgument(f"{failed} No such host: check the address.")
     if any(_is_untrusted(each) for each in causes):
         return InvalidArgument(
-            f"{failed} The server's certificate is not trusted: set the option ca to the file of "
-            "its authority, and name hosts as the certificate does."
+            f"{failed} The server's certificate is not trusted. Set the option ca to the "
+            "certificate of its authority, and name hosts as the certificate does."
         )
     if not passes(error):
-        return Unavailable(f"{failed} The server does not take the request as it is: {error}")
+        return Unavailable(f"{failed} The server rejected the request: {error}")
     return Unavailable(f"{failed} Try again; `holdfast doctor` checks the root.")
 
 
 def _is_untrusted(error: Exception) -> bool:
-    # The driver keeps the text of what it was told, not the kind.
+    # The driver keeps only the text of the original error, not its class.
     return isinstance(error, OSError) and "CERTIFICATE_VERIFY_FAILED" in str(error)
 
 
 def _causes(error: Exception) -> list[Exception]:
-    """The failure, and what each host said where none could be asked."""
+    """The failure, and the failures of all hosts where none could be reached."""
     inner = error.errors if isinstance(error, NoHostAvailable) else None
     found = inner.values() if isinstance(inner, Mapping) else inner or ()
     return [error, *(each for each in found if isinstance(each, Exception))]

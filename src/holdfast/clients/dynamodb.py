@@ -1,4 +1,4 @@
-"""Clients of DynamoDB: one for each process and way to reach it, and what their failures mean."""
+"""Clients of DynamoDB, one for each process, region and options, and what failures mean."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from holdfast.schemes import DYNAMODB
 
 T = TypeVar("T")
 IN_FLIGHT = 32
-"""Requests that one process has on their way at a time."""
+"""The most requests that one process has in flight."""
 _DENIED = frozenset({
     "AccessDenied", "AccessDeniedException", "ExpiredTokenException", "IncompleteSignature",
     "IncompleteSignatureException", "InvalidSignatureException", "MissingAuthenticationToken",
@@ -44,9 +44,9 @@ _BUSY = frozenset({
     "RequestLimitExceeded", "ServiceUnavailable", "Throttling", "ThrottlingException",
     "TransactionConflictException", "TransactionInProgressException",
 })  # fmt: skip
-BUSY_REASONS = frozenset({
-    "ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict",
-})  # fmt: skip
+BUSY_REASONS = frozenset(
+    {"ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"}
+)
 _TABLE = re.compile(r"[A-Za-z0-9_.\-]{3,240}")
 CONDITION_FAILED = "ConditionalCheckFailedException"
 MISSING = "ResourceNotFoundException"
@@ -64,23 +64,24 @@ class DynamoDbOptions(AwsOptions):
 
 @dataclass(frozen=True)
 class DynamoDbAddress:
-    """What `dynamodb://region/name` names."""
+    """The parts of `dynamodb://region/name`."""
 
     region: str
     name: str
 
     @classmethod
     def of(cls, location: str) -> DynamoDbAddress:
-        """Raises InvalidArgument where a part is missing."""
+        """Parse an address. Raises InvalidArgument where a part is missing or cannot be used."""
         parts = urlsplit(location)
         name = parts.path.strip("/")
         if not parts.netloc or not name or "/" in name:
             raise InvalidArgument(
-                f"A place in DynamoDB is {DYNAMODB.view_form}, without keys: those are options."
+                f"An address in DynamoDB is {DYNAMODB.view_form}. Credentials are options, not "
+                "part of it."
             )
         if not _TABLE.fullmatch(name):
             raise InvalidArgument(
-                f"{name!r} cannot be the name of a table here: take 3 to 240 letters, digits, '_', "
+                f"{name!r} cannot be the name of a table here. Use 3 to 240 letters, digits, '_', "
                 "'-' or '.'."
             )
         return cls(parts.netloc, name)
@@ -107,15 +108,18 @@ class DynamoDbClient:
             ) from None
 
     def call(self, what: str, call: Callable[[], T]) -> T:
-        """What `call` gives, retried, its failures mapped; those it expects it has to catch."""
+        """Return what `call` returns, retried, with failures mapped to Holdfast's errors.
+
+        `what` says in messages what was tried. `call` must catch the failures that it expects.
+        """
         with self._mapping(what):
             return retried(call, passes, self._limit_ms)
 
     def call_all(self, what: str, calls: Iterable[Callable[[], object]]) -> None:
-        """Many calls, so many at a time, each retried. The first failure is raised.
+        """Make many calls, several at a time, each retried. The first failure is raised.
 
-        They wait for the server together: when none has gone through for the time limit, that is a
-        failure. After one no more are made, and those on their way have ended.
+        They wait for the server together: it counts as a failure when none has succeeded for the
+        time limit. After a failure no more calls are made, and those in flight have ended.
         """
         with self._mapping(what):
             Retrier(passes, self._limit_ms).call_all(_pool_of(os.getpid()), calls)
@@ -132,7 +136,7 @@ class DynamoDbClient:
         if (refused := refusal(error, failed)) is not None:
             return refused
         if not passes(error):
-            return InvalidArgument(f"{failed} DynamoDB does not take the request as it is.")
+            return InvalidArgument(f"{failed} DynamoDB rejected the request.")
         return Unavailable(f"{failed} Nothing is lost: try again when DynamoDB answers.")
 
 
@@ -140,7 +144,7 @@ _lock = threading.Lock()
 
 
 def _renew_lock() -> None:
-    """A fork may come while another thread of its parent is making a client."""
+    """A process may be forked while another of its threads holds the lock."""
     global _lock
     _lock = threading.Lock()
 
@@ -149,9 +153,9 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def client_of(pid: int, region: str, options: DynamoDbOptions) -> Any:
-    """A client of this process: its connections must not be shared with a fork of it.
+    """The client of a process: connections must not be shared with a fork.
 
-    Threads that ask at once get the same one, and one is made.
+    Threads that ask at the same time get the same client.
     """
     with _lock:
         return _client_of(pid, region, options)
@@ -168,20 +172,20 @@ def _pool_of(pid: int) -> ThreadPoolExecutor:
 
 
 def reasons_of(error: Exception) -> set[str]:
-    """Why a transaction was not made, one code for each part of it."""
+    """Why a transaction was cancelled, one code for each part of it."""
     if not isinstance(error, ClientError):
         return set()
     return {str(reason.get("Code")) for reason in error.response.get("CancellationReasons", ())}
 
 
 def passes(error: Exception) -> bool:
-    """Whether a request may do better the next time. Requires: twice is as good as once."""
+    """Whether a request may succeed the next time. Requires: it may be repeated."""
     busy = code_of(error) in _BUSY or not BUSY_REASONS.isdisjoint(reasons_of(error))
     return busy or is_lost(error) or is_unreached(error) or status_of(error) >= 500
 
 
 def refusal(error: Exception, failed: str) -> InvalidArgument | None:
-    """What to say where somebody has to change something first; None where nobody has."""
+    """The error for a failure that needs a change of credentials or address; else None."""
     if lacks_credentials(error) or code_of(error) in _DENIED:
         return InvalidArgument(
             f"{failed} Set credentials that may describe, create, read and write tables there: "

@@ -16,20 +16,20 @@ class ClientOptions:
 
     scheme: ClassVar[Scheme]
     whose: ClassVar[str]
-    """Who has these options, as a refusal says it, and what more it says."""
+    """The subject of the error for an unknown option; `hint` is added at its end."""
     hint: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
-        # A dataclass leaves alone what its own class defines, not what it inherits.
+        # A dataclass replaces an inherited __repr__, but not one that the class itself has.
         cls.__repr__ = ClientOptions.__repr__  # type: ignore[method-assign]
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """Raises InvalidArgument for an unknown name, without its value."""
+        """The options with these names. Raises InvalidArgument for others, without their values."""
         known: list[str] = [each.name for each in fields(cls)]
         if unknown := sorted(set(given) - set(known)):
             raise InvalidArgument(
-                f"{cls.whose} has no option {unknown[0]!r}; it has {', '.join(known)}.{cls.hint}"
+                f"{cls.whose} has no option {unknown[0]!r}; there are {', '.join(known)}.{cls.hint}"
             )
         return cls(**given)
 

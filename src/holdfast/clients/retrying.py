@@ -1,4 +1,4 @@
-"""Calls to a server that may be away for a while."""
+"""Retries calls to a server that may be unavailable for a while."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 4.0
 
 
 class Retrier:
-    """Calls that belong together, each made again while its failure is one that passes by itself.
+    """Retries calls that belong together, as long as `passes` says that a failure is temporary.
 
-    They wait for the server together, whichever threads make them: it is over when `limit_ms` have
-    passed since a failure and none has succeeded. The time counts from that failure, so that a call
-    that needed all of it to fail is made again, too. Waits double between calls, and differ so that
-    many callers do not come at once. Thread-safe.
+    They wait for the server together, whichever threads make them, and give up when `limit_ms` have
+    passed since a failure without any success. The time counts from that failure, not from the
+    start of the call: a call that took all of it to fail is also tried again. Pauses double between
+    calls, and are varied so that many callers do not return at once. Thread-safe.
     """
 
     def __init__(self, passes: Callable[[Exception], bool], limit_ms: int) -> None:
@@ -31,7 +31,7 @@ class Retrier:
         self._lock = threading.Lock()
 
     def call(self, call: Callable[[], T]) -> T:
-        """What `call` gives. Its failure at the end, and one that does not pass, is raised."""
+        """Return what `call` returns. Raises its last failure, or one that is not temporary."""
         wait_s = _FIRST_WAIT_S
         while True:
             try:
@@ -60,9 +60,9 @@ class Retrier:
             return self._deadline - now
 
     def call_all(self, pool: Executor, calls: Iterable[Callable[[], T]]) -> list[T]:
-        """What the calls give, made by the threads of `pool`. The first failure is raised.
+        """Make calls in the threads of `pool`; return the results. The first failure is raised.
 
-        After a failure no more are made, and those on their way have ended.
+        After a failure no more calls are made, and those in flight have ended.
         """
         made = [pool.submit(self.call, call) for call in calls]
         try:
@@ -76,5 +76,5 @@ class Retrier:
 
 
 def retried(call: Callable[[], T], passes: Callable[[Exception], bool], limit_ms: int) -> T:
-    """What `call` gives, made again for `limit_ms` after its first failure, as in `Retrier`."""
+    """Return what `call` returns, retried for `limit_ms` after its first failure (`Retrier`)."""
     return Retrier(passes, limit_ms).call(call)

@@ -1,7 +1,7 @@
-"""Who holds which store: the driver's endpoint, and how workers reach it.
+"""Knows which executor holds which store: the driver's endpoint, and how workers reach it.
 
-`StateStoreCoordinator` listens on the driver; `StateStoreCoordinatorRef` is what everybody else
-talks to. Inside one process `LocalCoordinator` is enough.
+`StateStoreCoordinator` listens on the driver; everybody else uses a `StateStoreCoordinatorRef`.
+Inside one process `LocalCoordinator` is enough.
 """
 
 from holdfast.coordinator.endpoint import StateStoreCoordinator

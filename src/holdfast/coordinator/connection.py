@@ -1,4 +1,4 @@
-"""The way to a coordinator across the network."""
+"""A connection to a coordinator across the network."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ RETRY_AFTER_S = 60.0
 _FIRST_RETRY_AFTER_S = 1.0
 _MOST_UNSENT = 1000
 _UNSENT_S = 10.0
-"""What could not be said for so long is not said any more: it may be true no longer."""
+"""A report that could not be sent for so long is dropped: it may no longer be true."""
 _AT_ONCE = 100
 """Questions sent before their answers are read: few enough for the network to hold both."""
 
 
 class Connection:
-    """The way across the network: one connection, opened when it is first needed.
+    """One connection to an endpoint, opened when it is first needed.
 
-    Who asks waits `timeout_s` for the endpoint's host and for answers, and `handshake_timeout_s`
-    for its turn, as an endpoint accepts only so many at a time. After that it is tried again
-    with the next message that comes a second or so later, then two, four and so on, but after
-    `retry_after_s` at the latest, each time more or less by half so that workers do not come all
-    at once. Messages that need no answer are kept for that, but not for long.
+    A caller waits at most `timeout_s` for the endpoint's host and for answers, and
+    `handshake_timeout_s` for its turn, since an endpoint accepts a limited number at a time. After
+    a failure the next attempt waits about one second, then two, four and so on, at most
+    `retry_after_s`. Each pause is varied by half, so that workers do not return all at once.
+    Messages that need no answer are kept until then, but not for long.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Connection:
         return answers
 
     def close(self) -> None:
-        """End the connection; it is opened again when it is needed."""
+        """Close the connection; the next message opens it again."""
         with self._lock:
             self._close()
 
     def _exchange(self, questions: Sequence[Message]) -> list[Any] | None:
-        """Send what was not sent yet and some questions; their answers, None if there are none."""
+        """Send waiting reports and some questions; return the answers, None if that failed."""
         if time.monotonic() < self._not_before:
             return None
         if self._open is not None and _is_stale(self._open[0]):
@@ -92,7 +92,7 @@ class Connection:
             if not was_open:
                 self._give_up(error)
                 return None
-        try:  # The connection was an old one: a new one may do.
+        try:  # The endpoint may have closed an old connection: a new one may work.
             return self._exchanged(questions)
         except (OSError, EOFError, ProtocolError) as error:
             self._close()
@@ -119,7 +119,7 @@ class Connection:
         try:
             own = socket.create_connection(place, self._timeout_s)
         except OSError:
-            self._next_pause_s = self._retry_after_s  # nobody there, or no way to the host
+            self._next_pause_s = self._retry_after_s  # nobody listens, or no route to the host
             raise
         try:
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -143,10 +143,12 @@ class Connection:
         self._has_warned = True
         log.log(
             level,
-            "The StateStoreCoordinator at %s:%d cannot be reached (%s). Tasks go on without "
+            "The StateStoreCoordinator at %s:%d cannot be reached (%s). Tasks continue without "
             "preferred locations; the driver's host must be reachable from the executors.",
-            self._address.host, self._address.port, str(error) or type(error).__name__,
-        )  # fmt: skip
+            self._address.host,
+            self._address.port,
+            str(error) or type(error).__name__,
+        )
 
     def _close(self) -> None:
         if self._open is not None:
@@ -156,7 +158,7 @@ class Connection:
 
 
 def _is_stale(own: socket.socket) -> bool:
-    """Whether the other end has closed a connection on which nothing is awaited."""
+    """Whether the other end has closed a connection on which no answer is pending."""
     poll = select.poll()
     poll.register(own, select.POLLIN)
     return bool(poll.poll(0))
@@ -165,7 +167,7 @@ def _is_stale(own: socket.socket) -> bool:
 def _received(own: socket.socket, most: int) -> bytes:
     data = own.recv(most)
     if not data:
-        raise EOFError("the connection was ended")
+        raise EOFError("the connection was closed")
     return data
 
 
@@ -197,5 +199,5 @@ _connections = _Connections()
 
 
 def connection_to(address: CoordinatorAddress) -> Connection:
-    """The connection of this process to that endpoint; one to another is closed."""
+    """The connection of this process to that endpoint; a connection to another one is closed."""
     return _connections.to(address)

@@ -23,25 +23,26 @@ PROOF_TIMEOUT_S = 2.0
 MAX_CONNECTIONS = 4096
 _FEWEST_UNPROVED = 64
 _BACKLOG = 4096
-"""Connections that the kernel keeps until there is room; it may keep fewer."""
+"""Connections that the kernel queues until there is room; its own limit may be lower."""
 _SETTLED_S = 1.0
-"""After so long without a word a worker has nothing on its way."""
+"""After so long without a message, no message of a worker is in transit."""
 _READ_BYTES = 1 << 16
 _MAX_UNREAD_BYTES = 4 * wire.MAX_ANSWER_BYTES
 
 
 class StateStoreCoordinator:
-    """Tells the workers of one application, which prove that they belong to it, who holds what.
+    """Tells the workers of one application which executor holds which store.
 
-    Listens from the start, on a free port, until `stop`. A connection that proves nothing ends
-    after `proof_timeout_s`, one that sends half a frame or does not read its answers after
-    `timeout_s`; one that is merely idle stays. Nothing that comes from a connection ends the
-    endpoint.
+    It listens on a free port from its creation until `stop`. Workers prove that they know the
+    application's secret. A connection without a proof is closed after `proof_timeout_s`; one that
+    sends half a frame or does not read its answers is closed after `timeout_s`; one that is merely
+    idle stays. Nothing that a connection sends can end the endpoint.
 
-    Connections that have proved nothing yet are 64 or twice the expected instances, and a quarter
-    of the process's file descriptors at most; further ones wait to be accepted. Workers hold about
-    half of the descriptors: beyond that the one that was silent longest is ended, a second or
-    more, and connects again when it has something to say.
+    File descriptors are limited, and everybody who can reach the port can connect. So at most 64
+    connections, or twice the expected instances, may be without a proof, and never more than a
+    quarter of the descriptors; further ones wait to be accepted. Workers get about half of the
+    descriptors: beyond that the one that was silent longest, for a second at least, is
+    disconnected, and connects again when it has a message.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class StateStoreCoordinator:
         self._secret = Secret.random()
         self._listener = _listening(bind_address or host)
         self.address = CoordinatorAddress(host, self._listener.getsockname()[1], self._secret)
-        """Where workers find it."""
+        """The address that workers connect to."""
         self._connections: dict[socket.socket, _Connection] = {}
         self._unproved: set[_Connection] = set()
         self._accepts = True
@@ -79,7 +80,7 @@ class StateStoreCoordinator:
         return f"StateStoreCoordinator({self.address.host}:{self.address.port})"
 
     def stop(self) -> None:
-        """End the thread and every connection. Calling it again does nothing."""
+        """End the thread and close every connection. Calling it again does nothing."""
         self._stopping = True
         with contextlib.suppress(OSError):
             self._wake.send(b"!")
@@ -87,7 +88,7 @@ class StateStoreCoordinator:
 
     @property
     def is_running(self) -> bool:
-        """Whether the endpoint serves."""
+        """Whether the endpoint is serving."""
         return self._thread.is_alive()
 
     # -- the thread ----------------------------------------------------------------------------
@@ -100,7 +101,7 @@ class StateStoreCoordinator:
                         self._accept()
                     elif key.fileobj is self._woken:
                         self._woken.recv(_READ_BYTES)  # or it would wake for ever
-                    elif key.fileobj in self._connections:  # or it was ended to make room
+                    elif key.fileobj in self._connections:  # else it was closed to make room
                         self._attend(key.data, events)
                 self._end_overdue()
                 self._accept_while_there_is_room()
@@ -122,12 +123,12 @@ class StateStoreCoordinator:
 
     @property
     def most_unproved(self) -> int:
-        """How many connections may have proved nothing yet at a time."""
+        """How many connections may be without a proof at a time."""
         wanted = max(_FEWEST_UNPROVED, 2 * self.instances.expected)
         return max(1, min(wanted, _descriptors() // 4))
 
     def _accept_while_there_is_room(self) -> None:
-        """Listen or not: who is not accepted costs no descriptor and keeps its place."""
+        """Start or stop accepting: a connection in the kernel's queue costs no descriptor."""
         self._end_surplus()
         wanted = self._has_room
         if wanted and not self._accepts:
@@ -137,7 +138,7 @@ class StateStoreCoordinator:
         self._accepts = wanted
 
     def _end_surplus(self) -> None:
-        """Make room where workers that were let in while none could be ended take all of it."""
+        """Close connections of workers admitted at a time when none could be closed for them."""
         while self._is_full and len(self._connections) - len(self._unproved) > self._most_workers:
             oldest = self._oldest_worker
             if oldest is None or not oldest.is_settled:
@@ -155,7 +156,7 @@ class StateStoreCoordinator:
             except BlockingIOError:
                 return
             except OSError:
-                time.sleep(0.05)  # out of file descriptors, perhaps: not again at once
+                time.sleep(0.05)  # perhaps out of file descriptors: do not spin
                 return
             own.setblocking(False)
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -168,7 +169,7 @@ class StateStoreCoordinator:
 
     @property
     def _has_room(self) -> bool:
-        """Whether one more may come in: as one that proves nothing, and as a worker later on."""
+        """Whether there is room for one more: without a proof now, and as a worker later."""
         if len(self._unproved) >= self.most_unproved or self._is_full:
             return False
         oldest = self._oldest_worker
@@ -180,21 +181,21 @@ class StateStoreCoordinator:
 
     @property
     def _oldest_worker(self) -> _Connection | None:
-        """The worker that was silent longest, where there is no room for another."""
+        """The worker that was silent longest; None while there is room for another."""
         if len(self._connections) - len(self._unproved) < self._most_workers:
             return None
         workers = (c for c in self._connections.values() if c not in self._unproved)
         return min(workers, key=lambda c: c.used_at)
 
     def _let_in(self, connection: _Connection) -> None:
-        """Count a connection as a worker's; another one goes where there are too many."""
+        """Count a connection as a worker's; close the oldest one if there are too many."""
         oldest = self._oldest_worker
         self._unproved.remove(connection)
         if oldest is not None and oldest.is_settled:
             self._drop(oldest)
 
     def _attend(self, connection: _Connection, events: int) -> None:
-        """Read, work and write as far as that goes; what goes wrong ends this connection alone."""
+        """Read, answer and write as far as possible; a failure closes only this connection."""
         try:
             if events & selectors.EVENT_READ:
                 for payload in connection.read():
@@ -214,7 +215,7 @@ class StateStoreCoordinator:
             self._drop(connection)
         except Exception:
             self._drop(connection)
-            log.warning("The StateStoreCoordinator ended a connection", exc_info=True)
+            log.warning("The StateStoreCoordinator closed a connection", exc_info=True)
 
     def _end_overdue(self) -> None:
         now = time.monotonic()
@@ -231,7 +232,7 @@ class StateStoreCoordinator:
         connection.own.close()
 
     def _tell(self, what: str) -> None:
-        """Warn of the first refusal; a flood of them must not become one of the log."""
+        """Warn about the first refusal only: many of them must not flood the log."""
         level = logging.DEBUG if self._has_warned else logging.WARNING
         self._has_warned = True
         log.log(level, "The StateStoreCoordinator refused a connection: %s", what)
@@ -245,11 +246,11 @@ class _Connection:
     ) -> None:
         self.own = own
         self.unread = bytearray(wire.greeting())
-        """What the worker has not taken yet."""
+        """Bytes that the worker has not read yet."""
         self.used_at = time.monotonic()
-        """When it said something last."""
+        """When it last sent something."""
         self.deadline: float | None = self.used_at + proof_timeout_s
-        """When the connection ends unless it gets on; None while nothing is awaited."""
+        """When the connection is closed unless it proceeds; None while nothing is pending."""
         self._secret = secret
         self._timeout_s = timeout_s
         self._greeted = bytes(self.unread)
@@ -263,11 +264,11 @@ class _Connection:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it can be ended without losing anything of it."""
+        """Whether it can be closed without losing a message."""
         return self.deadline is None and time.monotonic() - self.used_at >= _SETTLED_S
 
     def read(self) -> Iterator[bytes]:
-        """The requests that are whole by now; an empty read is the end."""
+        """The requests that are complete by now. Raises EOFError at the end of the stream."""
         data = self.own.recv(_READ_BYTES)
         if not data:
             raise EOFError
@@ -282,7 +283,7 @@ class _Connection:
         yield from payloads
 
     def _shake_hands(self, data: bytes) -> bytes:
-        """Take the worker's reply in; what came after it is left."""
+        """Consume the worker's reply to the greeting; return the bytes that came after it."""
         self._reply += data
         if len(self._reply) < wire.REPLY_BYTES:
             return b""
@@ -293,14 +294,14 @@ class _Connection:
         return rest
 
     def answer(self, payload: bytes) -> None:
-        """Put an answer on its way."""
+        """Queue an answer."""
         assert self._channel is not None
         self.unread += self._channel.sealer.seal(payload)
         if len(self.unread) > _MAX_UNREAD_BYTES:
             raise ProtocolError("answers that nobody reads")
 
     def write(self) -> None:
-        """Send what the worker takes at once, and see what is awaited now."""
+        """Send what the worker takes without waiting, and set the next deadline."""
         if self.unread:
             with contextlib.suppress(BlockingIOError):
                 del self.unread[: self.own.send(self.unread)]

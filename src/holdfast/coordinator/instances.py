@@ -1,4 +1,4 @@
-"""What a coordinator knows: the protocol, and the form it takes inside one process."""
+"""The contract of a coordinator, and one that works inside one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 from holdfast.ids import StateStoreProviderId
 
 MAX_LAGGING = 100
-"""The most lagging stores that are told at once."""
+"""The most stores that `get_lagging_stores` returns."""
 
 
 class Coordinator(Protocol):
@@ -18,7 +18,7 @@ class Coordinator(Protocol):
     def report_active_instance(
         self, provider_id: StateStoreProviderId, host: str, executor_id: str
     ) -> None:
-        """Say that this executor holds the provider from now on. Nobody waits for an answer."""
+        """Report that this executor holds the provider from now on, without waiting."""
         ...
 
     def verify_if_instance_active(
@@ -28,7 +28,7 @@ class Coordinator(Protocol):
         ...
 
     def get_location(self, provider_id: StateStoreProviderId) -> str | None:
-        """Where the active instance is, as Spark names task locations; None when unknown."""
+        """The active instance's location in Spark's notation; None when it is unknown."""
         ...
 
     def deactivate_instances(self, query_run_id: UUID) -> None:
@@ -36,7 +36,7 @@ class Coordinator(Protocol):
         ...
 
     def report_snapshot_uploaded(self, provider_id: StateStoreProviderId, version: int) -> None:
-        """Say that the state of a version is in a snapshot. Nobody waits for an answer."""
+        """Report that the provider has a snapshot of its state at `version`, without waiting."""
         ...
 
     def get_lagging_stores(
@@ -44,8 +44,8 @@ class Coordinator(Protocol):
     ) -> list[StateStoreProviderId]:
         """The run's active stores whose snapshot is `min_lag` versions or more behind the newest.
 
-        Most lagging first, `MAX_LAGGING` at most. A store without a snapshot counts as one of
-        version 0.
+        The stores furthest behind come first, at most `MAX_LAGGING` of them. A store without a
+        snapshot counts as if it had one of version 0.
         """
         ...
 
@@ -78,13 +78,13 @@ class LocalCoordinator:
         return None if instance is None else task_location(*instance)
 
     def expect_instances(self, query_run_id: UUID, count: int) -> None:
-        """Say how many instances a run is going to have."""
+        """Set how many instances a run will have."""
         with self._lock:
             self._expected[query_run_id] = count
 
     @property
     def expected(self) -> int:
-        """How many instances the runs that have not stopped are going to have."""
+        """How many instances all runs that have not stopped will have."""
         with self._lock:
             return sum(self._expected.values())
 
@@ -113,5 +113,5 @@ class LocalCoordinator:
 
 
 def task_location(host: str, executor_id: str) -> str:
-    """An executor as Spark names it among the preferred locations of a task."""
+    """An executor in Spark's notation for preferred locations of a task."""
     return f"executor_{host}_{executor_id}"

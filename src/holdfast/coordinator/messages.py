@@ -1,4 +1,7 @@
-"""What is said to a coordinator, as plain data and as JSON. Nothing on the wire is code."""
+"""The messages to a coordinator, as plain data and as JSON.
+
+They are not pickled: unpickling bytes from the network could run code.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.ids import StateStoreId, StateStoreProviderId
 
 _NAME = re.compile(r"[\w.:\[\]-]{1,255}")
-"""What hosts and executors are called."""
+"""What the name of a host or executor may look like."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(payload: bytes) -> Message:
-    """The message in some bytes; ProtocolError when there is none."""
+    """Decode a message. Raises ProtocolError for anything else."""
     try:
         name, *given = json.loads(payload)
         kind = _KINDS[name]
@@ -125,7 +128,7 @@ def encode_answer(answer: Any) -> bytes:
 
 
 def decode_answer(message: Message, payload: bytes) -> Any:
-    """The answer in some bytes, as `message.tell` gave it."""
+    """Decode the answer to `message`, as `message.tell` returned it."""
     try:
         answer = json.loads(payload)
         if isinstance(message, GetLaggingStores):
@@ -139,9 +142,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, StateStoreProviderId):
         store = value.store_id
         return [
-            store.checkpoint_root_location, store.operator_id, store.partition_id,
-            store.store_name, str(value.query_run_id),
-        ]  # fmt: skip
+            store.checkpoint_root_location,
+            store.operator_id,
+            store.partition_id,
+            store.store_name,
+            str(value.query_run_id),
+        ]
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return str(value) if isinstance(value, UUID) else value

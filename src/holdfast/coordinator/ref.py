@@ -1,4 +1,4 @@
-"""A reference to the coordinator: in the driver's own process, or across the network."""
+"""A reference to the coordinator, in the driver's own process or across the network."""
 
 from __future__ import annotations
 
@@ -28,23 +28,25 @@ log = logging.getLogger(__name__)
 
 
 class Link(Protocol):
-    """The way to a coordinator."""
+    """A way to send messages to a coordinator. Neither method raises when that fails."""
 
     def send(self, message: Message) -> None:
-        """Hand a message over without waiting for what becomes of it."""
+        """Send a message without waiting for its effect. It may get lost."""
         ...
 
     def ask(self, messages: Sequence[Message]) -> list[Any] | None:
-        """The answers to some messages; None when the coordinator cannot be reached."""
+        """Return an answer to each message, or None when the coordinator cannot be reached."""
         ...
 
 
 class StateStoreCoordinatorRef:
-    """What drivers and workers say to the coordinator: each method is one message.
+    """The coordinator as drivers and workers use it: each method sends one kind of message.
 
-    Nothing it does fails because the coordinator cannot be reached: a report is lost, a location
-    unknown, an instance counted as active. That is logged once as a warning, and tried again
-    after a while.
+    Nothing fails because the coordinator cannot be reached: then a report is lost, a location is
+    unknown and an instance counts as active. The first failure is logged as a warning, and the
+    connection is tried again after a while. Safe to use from several threads.
+
+    Get one from `for_driver` or `for_executor`; `address` is what executors need to reach it.
     """
 
     def __init__(self, link: Link, address: CoordinatorAddress) -> None:
@@ -55,16 +57,21 @@ class StateStoreCoordinatorRef:
     def for_driver(
         cls, application_id: str, host: str = LOOPBACK, *, bind_address: str | None = None
     ) -> StateStoreCoordinatorRef:
-        """The endpoint of this process's application, registered when there is none yet.
+        """Return a reference to this process's endpoint, which is started if necessary.
 
-        It stays until the process ends or another application begins. Raises OSError when it
-        cannot listen.
+        `application_id` is Spark's id of the application: the endpoint serves one application, and
+        lives until the process ends or another application begins. `host` is the name under which
+        executors reach this process, `bind_address` the address to listen on if that differs.
+        Raises OSError when it cannot listen there.
         """
         return cls(*_registry.found(application_id, host, bind_address))
 
     @classmethod
     def for_executor(cls, address: CoordinatorAddress) -> StateStoreCoordinatorRef:
-        """The endpoint of the application whose driver is elsewhere."""
+        """Return a reference to the endpoint at `address`, in the driver's process.
+
+        All references of a process share one connection, which opens with the first message.
+        """
         link = connection_to(address)
         log.debug("Retrieved existing StateStoreCoordinator endpoint")
         return cls(link, address)
@@ -72,19 +79,25 @@ class StateStoreCoordinatorRef:
     def report_active_instance(
         self, provider_id: StateStoreProviderId, host: str, executor_id: str
     ) -> None:
-        """Say that this executor holds the provider from now on."""
+        """Report that this executor holds the provider from now on.
+
+        `host` and `executor_id` are Spark's names of the executor.
+        """
         self._link.send(ReportActiveInstance(provider_id, host, executor_id))
 
     def verify_if_instance_active(
         self, provider_id: StateStoreProviderId, executor_id: str
     ) -> bool:
-        """Whether this executor's instance is the active one, as far as can be told."""
+        """Return whether this executor's instance is the active one; True if nobody answers."""
         return provider_id not in (self.inactive_among([provider_id], executor_id) or ())
 
     def inactive_among(
         self, provider_ids: Sequence[StateStoreProviderId], executor_id: str
     ) -> set[StateStoreProviderId] | None:
-        """Those of some providers that are not active in this executor; None if nobody answers."""
+        """Return which of these providers are not active in this executor.
+
+        None means that the coordinator cannot be reached.
+        """
         asked = [VerifyIfInstanceActive(each, executor_id) for each in provider_ids]
         answers = self._link.ask(asked)
         if answers is None:
@@ -92,27 +105,34 @@ class StateStoreCoordinatorRef:
         return {p for p, answer in zip(provider_ids, answers, strict=True) if answer is False}
 
     def get_location(self, provider_id: StateStoreProviderId) -> str | None:
-        """Where the active instance is, as Spark names task locations; None when unknown."""
+        """Return the active instance's location in Spark's notation; None when it is unknown."""
         answer = self._answer(GetLocation(provider_id))
         return answer if isinstance(answer, str) else None
 
     def expect_instances(self, query_run_id: UUID, count: int) -> None:
-        """Say how many instances a run is going to have. Says nothing outside the driver."""
+        """Set how many instances a run will have, so that as many workers may connect at once.
+
+        Does nothing outside the driver.
+        """
         if isinstance(self._link, _LocalLink):
             self._link.instances.expect_instances(query_run_id, count)
 
     def deactivate_instances(self, query_run_id: UUID) -> None:
-        """Forget every instance of a run that has stopped."""
+        """Forget every instance and snapshot of a run that has stopped."""
         self._answer(DeactivateInstances(query_run_id))
 
     def report_snapshot_uploaded(self, provider_id: StateStoreProviderId, version: int) -> None:
-        """Say that the state of a version is in a snapshot."""
+        """Report that the provider has a snapshot of its state at `version`."""
         self._link.send(ReportSnapshotUploaded(provider_id, version))
 
     def get_lagging_stores(
         self, query_run_id: UUID, newest_version: int, min_lag: int
     ) -> list[StateStoreProviderId]:
-        """The run's stores whose snapshot is `min_lag` versions or more behind, worst first."""
+        """Return the run's stores whose snapshot is `min_lag` or more versions behind.
+
+        `newest_version` is the version to count from. The stores furthest behind come first; there
+        are at most `MAX_LAGGING` of them, and none when the coordinator cannot be reached.
+        """
         return self._answer(GetLaggingStores(query_run_id, newest_version, min_lag)) or []
 
     def _answer(self, message: Message) -> Any:
@@ -121,7 +141,7 @@ class StateStoreCoordinatorRef:
 
 
 class _LocalLink:
-    """The way inside the driver's process."""
+    """Calls the coordinator directly, inside the driver's process."""
 
     def __init__(self, coordinator: StateStoreCoordinator) -> None:
         self.instances = coordinator.instances
@@ -159,7 +179,7 @@ class _Registry:
 
     def stop(self) -> None:
         if self._pid != os.getpid():
-            return  # a fork of the driver ends; the endpoint is not its own
+            return  # a fork of the driver is ending: the endpoint belongs to the parent
         with self._lock:
             self._stop()
 

@@ -2,14 +2,14 @@
 
 The endpoint greets with a random number; the worker answers with one of its own and a proof that
 it knows the application's secret; the endpoint proves the same. Both numbers and the secret make
-a key for each direction. From then on a frame is its length, an HMAC-SHA256 of its place in the
-direction's order and its payload, and the payload. So a frame that is altered, sent twice, left
-out, sent back or taken from another connection is refused. Payloads are not encrypted.
+a key for each direction. From then on a frame is its length, an HMAC-SHA256 of its number in that
+direction and its payload, and the payload. So a frame that is altered, repeated, left out, sent
+back or taken from another connection is rejected. Payloads are not encrypted.
 
     endpoint → worker   "HFC1", 32 random bytes
     worker → endpoint   "HFC1", 32 random bytes, 32 bytes of proof
     endpoint → worker   32 bytes of proof
-    either              4 bytes of length, 32 bytes of HMAC, the payload; again and again
+    either              4 bytes of length, 32 bytes of HMAC, the payload; repeatedly
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ PROOF_BYTES = _MAC_BYTES
 
 
 class ProtocolError(Exception):
-    """What the other end sent is not what it has to be: the connection ends."""
+    """The other end violated the protocol; the connection is closed."""
 
 
 class Secret:
-    """What the driver and the workers of one application know, and nobody else.
+    """The secret that the driver and the workers of one application share.
 
-    It shows itself in no text; pickling is the way to hand it on, to a task for instance.
+    Its text form does not show it. Pickle it to pass it to a task.
     """
 
     __slots__ = ("_key",)
@@ -54,7 +54,7 @@ class Secret:
         return cls(secrets.token_bytes(32))
 
     def mac(self, *parts: bytes) -> bytes:
-        """What only somebody with the secret can compute of these parts."""
+        """A code of these parts that only somebody with the secret can compute."""
         return _mac(self._key, *parts)
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class Secret:
 
 @dataclass(frozen=True)
 class CoordinatorAddress:
-    """Where the endpoint of an application is, and what opens it. Travels inside tasks."""
+    """The address of an application's endpoint, with its secret. Tasks carry it."""
 
     host: str
     port: int
@@ -91,7 +91,7 @@ class Sealer:
 
 
 class Opener:
-    """Takes the frames of the other direction apart."""
+    """Checks and unpacks the frames of the other direction."""
 
     def __init__(self, key: bytes, max_bytes: int) -> None:
         self._key = key
@@ -101,13 +101,13 @@ class Opener:
 
     @property
     def has_part(self) -> bool:
-        """Whether a frame has begun to come and is not whole."""
+        """Whether a frame has arrived in part."""
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that are whole with these bytes.
+        """Return the payloads that these bytes complete.
 
-        Raises ProtocolError; nothing holds after it.
+        Raises ProtocolError for a bad frame; the connection must be closed then.
         """
         self._rest += data
         payloads = []
@@ -132,26 +132,26 @@ class Opener:
 
 @dataclass(frozen=True)
 class Channel:
-    """Both directions of a connection whose ends know each other."""
+    """Both directions of a connection after the handshake."""
 
     sealer: Sealer
     opener: Opener
 
 
 def greeting() -> bytes:
-    """What the endpoint says first."""
+    """The first bytes, which the endpoint sends."""
     return _MAGIC + secrets.token_bytes(_RANDOM_BYTES)
 
 
 def reply_to(secret: Secret, greeted: bytes) -> bytes:
-    """What a worker answers to a greeting."""
+    """A worker's reply to a greeting."""
     _check_magic(greeted)
     own = _MAGIC + secrets.token_bytes(_RANDOM_BYTES)
     return own + secret.mac(b"worker", greeted, own)
 
 
 def accept_reply(secret: Secret, greeted: bytes, reply: bytes) -> tuple[bytes, Channel]:
-    """The endpoint's proof and channel, once a worker has answered its greeting rightly."""
+    """Check a worker's reply; return the endpoint's proof and channel."""
     _check_magic(reply)
     own, proof = reply[:GREETING_BYTES], reply[GREETING_BYTES:]
     if not hmac.compare_digest(proof, secret.mac(b"worker", greeted, own)):
@@ -162,7 +162,7 @@ def accept_reply(secret: Secret, greeted: bytes, reply: bytes) -> tuple[bytes, C
 
 
 def accept_proof(secret: Secret, greeted: bytes, reply: bytes, proof: bytes) -> Channel:
-    """The worker's channel, once the endpoint has proved that it knows the secret, too."""
+    """Check the endpoint's proof that it also knows the secret; return the worker's channel."""
     own = reply[:GREETING_BYTES]
     if not hmac.compare_digest(proof, secret.mac(b"endpoint", greeted, own)):
         raise ProtocolError("an endpoint without the application's secret")

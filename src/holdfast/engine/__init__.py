@@ -1,1 +1,1 @@
-"""The engine: state as sorted columns. Clock, randomness and storage are handed in."""
+"""The engine: state as sorted columns. It gets its clock, randomness and storage from outside."""

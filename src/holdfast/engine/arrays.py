@@ -1,4 +1,4 @@
-"""Names for the arrays that the engine works with."""
+"""Names of the array types that the engine works with."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 Hashes = npt.NDArray[np.int64]
-"""Hashes of keys, one a row."""
+"""Hashes of keys, one for each row."""
 Index = npt.NDArray[np.int64]
-"""Places of rows in a table."""
+"""Positions of rows in a table."""
 Mask = npt.NDArray[np.bool_]
-"""Which rows of a table are meant."""
+"""Which rows of a table are selected."""

@@ -1,4 +1,4 @@
-"""What a provider counts, and the figures it gives of a version."""
+"""Counters of a provider, and the metrics of a version that it reports."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ BYTES_WRITTEN = StateStoreCustomMetric("bytesWritten", "bytes of segments writte
 SNAPSHOTS = StateStoreCustomMetric("numSnapshots", "snapshots written so far")
 MERGES = StateStoreCustomMetric("numMerges", "merges of deltas written so far")
 
-SUPPORTED = (
-    STATE_BYTES, CACHE_HITS, CACHE_MISSES, SEGMENTS, BYTES_WRITTEN, SNAPSHOTS, MERGES
-)  # fmt: skip
+SUPPORTED = (STATE_BYTES, CACHE_HITS, CACHE_MISSES, SEGMENTS, BYTES_WRITTEN, SNAPSHOTS, MERGES)
 
 
 @dataclass
@@ -38,7 +36,7 @@ class Counters:
     merges: int = 0
 
     def add_merge(self, output: SegmentRef) -> None:
-        """Count a merge by what it has written."""
+        """Count a merge, given the segment that it has written."""
         self.bytes_written += output.info.size
         if output.kind == "snapshot":
             self.snapshots += 1
@@ -48,7 +46,7 @@ class Counters:
     def metrics_of(
         self, segments: Sequence[SegmentRef], num_keys: int, private_bytes: int
     ) -> StateStoreMetrics:
-        """Figures of a version made of these segments; those of `SUPPORTED`, in that order."""
+        """Metrics of a version with these segments: those of `SUPPORTED`, in that order."""
         return StateStoreMetrics(
             num_keys,
             private_bytes,

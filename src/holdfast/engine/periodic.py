@@ -1,4 +1,4 @@
-"""A thread that does something every so often until it is stopped."""
+"""A thread that runs a function at intervals until it is stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PeriodicJob:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; a round under way is waited for."""
+        """End the thread, after a round that is under way."""
         self._stopped.set()
         if self._thread is not threading.current_thread():
             self._thread.join()

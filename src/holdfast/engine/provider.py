@@ -1,4 +1,4 @@
-"""The columnar provider: versions of one store as chains of segments."""
+"""The columnar provider, which keeps the versions of one store as chains of segments."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class OpenVersion:
-    """A version as the provider keeps it open.
+    """A version that the provider keeps open.
 
-    `based_at_ms` is when, by the monotonic clock, it was known to be the newest, if it was.
+    `based_at_ms` is a time by the monotonic clock at which it was known to be the newest, or None.
     """
 
     manifest: Manifest
@@ -63,18 +63,18 @@ class OpenVersion:
 
 @dataclass
 class Attempt:
-    """One try at committing one version; kept so that a second try recognises the first."""
+    """An attempt to commit a version; kept so that a second commit recognises the first."""
 
     commit_id: str
     prepared: PreparedPartition
     files: list[str] = field(default_factory=list)
     published: bool = False
-    """Whether a manifest may name the files: from then on only a clean-up can tell."""
+    """Whether a manifest may name the files; from then on only a clean-up may remove them."""
     entry: PartitionEntry | None = None
     """The partition as it was committed; None in a query, where the driver commits."""
 
     def segments(self, base: PartitionEntry) -> tuple[SegmentRef, ...]:
-        """What the new version is made of, as far as this store knows."""
+        """The segments of the new version, as far as this store knows them."""
         if self.entry is not None:
             return self.entry.segments
         delta = self.prepared.delta
@@ -86,9 +86,11 @@ class EngineProvider(StateStoreProvider):
 
     Used alone, a commit writes a manifest for this store, in its own directory. As part of a
     query (`prepares_only`) a commit only prepares: it writes the files of an attempt and reports
-    them in `prepared`, and the version exists once the driver's manifest names them. Subclasses say
-    where the bytes live, unless a storage is handed in, or the history of one. A `shape` is one
-    that the caller has checked against what is stored; the providers of a store share it.
+    them in `prepared`, and the version exists once the driver's manifest names them.
+
+    Subclasses open the storage at a location, unless the caller passes a `storage`, or `versions`
+    with one. A `shape` is one that the caller has already checked against what is stored; the
+    providers of a store share it. `runtime` has the clocks and random ids.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class EngineProvider(StateStoreProvider):
         self._open: OrderedDict[int, OpenVersion] = OrderedDict()
         self._swaps: list[Swap] = []
         self._merging: set[str] = set()
-        """Files of merges under way."""
+        """Files of merges that are under way."""
         self._lock = threading.RLock()
         self._commits = threading.Lock()
         """Held to commit, and while a clean-up asks which merges a commit may use."""
@@ -175,14 +177,14 @@ class EngineProvider(StateStoreProvider):
     def get_store(
         self, version: int, load: Callable[[int], Manifest] | None = None
     ) -> EngineStateStore:
-        """A version, open for update. `load` gives its manifest where it was not open yet."""
+        """Open a version for update. `load` returns its manifest if it was not open yet."""
         opened = self._opened(version, load)
         return EngineStateStore(self, version, PartitionWriter(self.shape, opened.chain), opened)
 
     def get_read_store(
         self, version: int, load: Callable[[int], Manifest] | None = None
     ) -> EngineReadStateStore:
-        """A version, for reading. `load` gives its manifest where it was not open yet."""
+        """Open a version for reading. `load` returns its manifest if it was not open yet."""
         opened = self._opened(version, load)
         return EngineReadStateStore(self, version, PartitionReader(self.shape, opened.chain))
 
@@ -220,7 +222,7 @@ class EngineProvider(StateStoreProvider):
         except KeyError:
             raise VersionNotFound(
                 f"Version {manifest.version} has no store {self._id}: it was added later, or the "
-                "id is wrong."
+                "id is wrong. `holdfast show` lists the stores."
             ) from None
 
     def _empty_manifest(self) -> Manifest:
@@ -268,7 +270,7 @@ class EngineProvider(StateStoreProvider):
         return Attempt(self._runtime.new_id(), prepared, files)
 
     def publish(self, opened: OpenVersion, attempt: Attempt) -> str:
-        """Commit a prepared attempt and return the file its delta is in. Not in a query."""
+        """Commit a prepared attempt and return the file with its delta. Not used in a query."""
         attempt.published = True
         with self._commits:
             newest_at_ms = self._runtime.monotonic_ms()
@@ -282,9 +284,9 @@ class EngineProvider(StateStoreProvider):
         return f"{self._storage.location}/{attempt.entry.segments[0].path(self._directory)}"
 
     def note_committed(self, manifest: Manifest, newest_at_ms: int | None = None) -> None:
-        """Take note of a version that was committed with an attempt of this provider.
+        """Keep open a version that was committed with an attempt of this provider.
 
-        `newest_at_ms` is when, by the monotonic clock, it surely was the newest.
+        `newest_at_ms` is a time by the monotonic clock at which it was certainly the newest.
         """
         with self._lock:
             entry = self._entry(manifest)
@@ -331,8 +333,8 @@ class EngineProvider(StateStoreProvider):
         return writer.finish()
 
     def _merge_inside_batch(self, chain: Chain) -> None:
-        """A chain at its limit is merged before the batch goes on: reads must stay quick."""
-        if self._prepares_only:  # nobody tells it here that a version took its merges in
+        """Merge a chain that is at its limit before the batch continues: reads must stay fast."""
+        if self._prepares_only:  # in a query nothing else reports which merges a version includes
             self._swaps = [swap for swap in self._swaps if fits(chain.entry.segments, swap)]
         if len(chain.entry.segments) >= self._conf.max_segments and not self._swaps:
             self._merge(chain)
@@ -364,9 +366,9 @@ class EngineProvider(StateStoreProvider):
         return True
 
     def _can_be_read_back(self, merged: SegmentRef) -> bool:
-        """Whether a merge is what was written: copies of what it holds go by that.
+        """Check that a merge reads as it was written: second copies are removed because of it.
 
-        False where it is gone, cleaned up by others who took this process for dead.
+        False where it is gone, because a clean-up of others took this process for dead.
         """
         if not copies.keeps_copies(self._conf, self._storage):
             return True
@@ -382,7 +384,7 @@ class EngineProvider(StateStoreProvider):
         return True
 
     def do_maintenance(self) -> None:
-        """Snapshot or merge what is due, then clean up. What goes wrong is logged, not raised."""
+        """Snapshot or merge what is due, then clean up. Failures are logged, not raised."""
         try:
             self.do_snapshot()
             self.cleanup()
@@ -394,7 +396,8 @@ class EngineProvider(StateStoreProvider):
     ) -> bool:
         """Merge what is due at the newest version; the next commit swaps the result in.
 
-        With `force` everything is merged into a snapshot, due or not. `load` gives manifests.
+        With `force` everything is merged into a snapshot, due or not. `load` returns manifests.
+        Returns whether it merged something.
         """
         newest = self._versions.newest()
         with self._lock:
@@ -412,7 +415,7 @@ class EngineProvider(StateStoreProvider):
         return fits(entry.segments, swap) and self._storage.size(path) is not None
 
     def cleanup(self) -> None:
-        """Remove versions beyond retention and files nothing needs. In a query the driver does."""
+        """Remove versions beyond retention and unneeded files. In a query the driver does that."""
         if not self._prepares_only:
             self._cleaner.clean(self.waiting_files, self._commits)
 
@@ -422,7 +425,7 @@ class EngineProvider(StateStoreProvider):
         return tuple(self._swaps)
 
     def waiting_files(self) -> set[str]:
-        """Files of merges that wait for the next commit, and of those under way."""
+        """Files of merges that wait for the next commit, or are under way."""
         under_way = set(self._merging)
         return under_way.union(swap.output.path(self._directory) for swap in list(self._swaps))
 
@@ -433,7 +436,7 @@ class EngineProvider(StateStoreProvider):
     def metrics_of(
         self, segments: Sequence[SegmentRef], num_keys: int, private_bytes: int
     ) -> StateStoreMetrics:
-        """Figures of a version made of these segments."""
+        """Metrics of a version with these segments."""
         return self._counters.metrics_of(segments, num_keys, private_bytes)
 
     def close(self) -> None:
@@ -453,19 +456,20 @@ class EngineProvider(StateStoreProvider):
 def check_shape(
     key_schema: Schema, value_schema: Schema, key_index: int | None, prefix: int
 ) -> None:
-    """Refuse schemas and ordinals a store cannot have."""
+    """Raise InvalidArgument for schemas and ordinals that a store cannot have."""
     key_schema.check_key()
     value_schema.check_value()
     if len(key_schema) == 0:
         raise InvalidArgument("A key needs at least one column.")
     if shared := sorted(set(key_schema.names) & set(value_schema.names)):
         raise InvalidArgument(
-            f"The column {shared[0]!r} is in the key and in the value; rename one.",
+            f"The column {shared[0]!r} is in the key and in the value. Rename one of them.",
             condition="STATE_STORE_INVALID_SCHEMA",
         )
     if key_index is not None and not 0 <= key_index < len(key_schema):
         raise InvalidArgument(
-            f"key_index_ordinal {key_index} is no column of a key with {len(key_schema)}."
+            f"key_index_ordinal {key_index} is not a column of a key with {len(key_schema)}. "
+            "Columns count from 0."
         )
     if not 0 <= prefix <= len(key_schema):
         raise InvalidArgument(
@@ -474,7 +478,7 @@ def check_shape(
 
 
 def check_same_store(stored: StoreEntry, shape: StoreShape, what: str) -> None:
-    """Refuse a shape that differs from what a manifest says."""
+    """Raise InvalidArgument for a shape that is not the stored one's; `what` names the store."""
     pairs = [
         ("key", stored.key_schema, shape.key_schema),
         ("value", stored.value_schema, shape.value_schema),

@@ -1,4 +1,4 @@
-"""The stores a columnar provider hands out: the contract over a partition reader or writer."""
+"""The stores of a columnar provider: the contract on top of a partition reader or writer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class State(Enum):
-    """Where a store for update stands."""
+    """The state of a store that is open for update."""
 
     UPDATING = "UPDATING"
     COMMITTED = "COMMITTED"
@@ -91,9 +91,9 @@ class EngineReadStateStore(ReadStateStore):
             yield rows_table(self.partition.shape, live)
 
     def changed_tables(self) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """What this version changed, a piece at a time: rows it put, and rows it let go.
+        """What this version changed, a piece at a time: rows it put, and rows it removed.
 
-        Of the latter only the keys mean something. What a bound hid is not among them.
+        Only the keys of removed rows have a meaning. Rows that a bound hid are not among them.
         """
         shape = self.partition.shape
         for piece, live in self._readable().changed_pieces():
@@ -114,21 +114,21 @@ class EngineReadStateStore(ReadStateStore):
 
     @property
     def evict_bound(self) -> int | None:
-        """The index at or below which keys are gone; None where none ever went by it."""
+        """The index at or below which keys are hidden; None where nothing was ever evicted."""
         return self._readable().bounds.evict
 
     def earliest_index(self, after: int) -> int | None:
-        """The lowest index above a number; that of a removed key may be among them."""
+        """The lowest index above a number; it may be that of a removed key."""
         return self._readable().earliest(after, expiry=False)
 
     def earliest_expiry(self, after_ms: int) -> int | None:
-        """The next time after a moment at which a key may go by itself."""
+        """The next time after `after_ms` at which a key may expire."""
         return self._readable().earliest(after_ms, expiry=True)
 
     def prefix_table(self, rows: pa.Table) -> pa.Table:
-        """Everything under the prefixes of some rows, given by prefix columns or `_hash`.
+        """All rows with the prefixes of `rows`, which has the prefix columns or `_hash`.
 
-        Rows of another prefix whose hash is the same may come along.
+        Rows of another prefix with the same hash may be included.
         """
         partition = self._readable()
         return scan_table(partition, iter(partition.with_prefixes(rows)), None, None)
@@ -170,7 +170,7 @@ class EngineStateStore(EngineReadStateStore, StateStore):
         self._attempt: Attempt | None = None
 
     def put(self, key: Any, value: Any, expires_ms: int | None = None) -> None:
-        """Set a key; with `expires_ms` it is gone once `expire` is called with that time."""
+        """Set a key; with `expires_ms` it is gone once `expire` is called with such a time."""
         if self._state is not State.UPDATING or self._attempt is not None:
             self._refuse("put")
         self.partition.put(key, value, expires_ms)
@@ -189,20 +189,20 @@ class EngineStateStore(EngineReadStateStore, StateStore):
         self._updating("put").update_many(rows, change)
 
     def evict(self, upto: Any) -> int:
-        """Drop every key whose index column is at or below `upto`; return how many those were.
+        """Drop every key whose index column is at or below `upto`; return how many it dropped.
 
-        Nothing is rewritten: the bound goes into the manifest. It only grows.
+        Nothing is rewritten: the manifest records the bound, which only grows.
         """
         writer = self._updating("remove")
         number = index_number(writer.shape, upto)
         if number is None:
             raise InvalidArgument(
-                f"{self} cannot evict by its index column: it is no whole number or time."
+                f"{self} cannot evict by its index column, which is not a whole number or a time."
             )
         return writer.raise_bounds(evict=number)
 
     def raise_evict_bound(self, number: int) -> int:
-        """`evict` for an index already in the whole number it is stored as."""
+        """`evict` for an index that is already its stored whole number."""
         return self._updating("remove").raise_bounds(evict=number)
 
     def expire(self, now_ms: int) -> int:
@@ -229,7 +229,7 @@ class EngineStateStore(EngineReadStateStore, StateStore):
 
     @property
     def prepared(self) -> PreparedPartition:
-        """What a driver needs to commit this store. Requires: `commit` was called in a query."""
+        """What the driver needs to commit this store. Requires: `commit` was called in a query."""
         if self._attempt is None:
             raise IllegalState(f"{self} has not been committed yet.")
         return self._attempt.prepared
@@ -244,9 +244,9 @@ class EngineStateStore(EngineReadStateStore, StateStore):
         log.info("Aborted version %d for %s", self._version + 1, self)
 
     def discard(self, *, keep_files: bool = False) -> None:
-        """Abort, even after a commit in a query: the driver did not take it.
+        """Abort, even after a commit in a query that the driver did not use.
 
-        `keep_files` where a manifest may name them.
+        Set `keep_files` where a manifest may name the files.
         """
         if self._state is State.COMMITTED and self._provider.prepares_only:
             self._state = State.UPDATING
@@ -281,13 +281,13 @@ class EngineStateStore(EngineReadStateStore, StateStore):
 def scan_table(
     partition: PartitionReader, pieces: Iterator[Rows], columns: list[str] | None, where: Any
 ) -> pa.Table:
-    """Pieces as one table, filtered and cut to `columns` a piece at a time."""
+    """Join pieces to one table, each filtered and reduced to `columns` first."""
     shape = partition.shape
     schema = pa.schema([*shape.layout.keys, *shape.layout.values])
     if columns is not None:
         for name in columns:
             if name not in schema.names:
-                raise InvalidArgument(f"There is no column {name!r}; there are {schema.names}.")
+                raise InvalidArgument(f"There is no column {name!r}. There are {schema.names}.")
     tables = []
     for piece in pieces:
         table = rows_table(shape, piece)

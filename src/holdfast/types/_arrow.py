@@ -1,4 +1,4 @@
-"""Spark's type for an Arrow type."""
+"""Finds Spark's type for an Arrow type."""
 
 from __future__ import annotations
 

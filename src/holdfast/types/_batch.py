@@ -1,4 +1,4 @@
-"""Columns out of the tables people hand in: found by name, in the schema's types, checked.
+"""Takes columns from callers' tables: by name, checked, and converted to the schema's types.
 
 A batch is held to what rows are held to: a cast may change how a value is stored, never what it
 means.
@@ -25,7 +25,7 @@ from holdfast.types._datatypes import (
 from holdfast.types._schema import Schema
 
 MOST_COLUMN_BYTES = (1 << 31) - 1
-"""What the 32-bit offsets of a column of strings, binaries or lists can reach."""
+"""The most bytes of a column of strings, binaries or lists, whose offsets have 32 bits."""
 
 _is = pa.types
 _TEXT = (_is.is_string, _is.is_large_string, _is.is_string_view)
@@ -38,7 +38,10 @@ _SAME_KIND = (
 
 
 def as_table(batch: Any) -> pa.Table:
-    """A batch as a table; what is no table, or has a column name twice, is refused."""
+    """Return a batch as a table.
+
+    Raises InvalidArgument for other objects, and for a table with two columns of one name.
+    """
     if isinstance(batch, pa.RecordBatch):
         batch = pa.Table.from_batches([batch])
     if not isinstance(batch, pa.Table):
@@ -47,21 +50,21 @@ def as_table(batch: Any) -> pa.Table:
     names = batch.column_names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidArgument(f"The table has several columns {twice!r}; rename or drop them.")
+        raise InvalidArgument(f"The table has several columns {twice!r}. Rename or drop them.")
     return batch
 
 
 def columns_of(table: pa.Table, schema: Schema) -> list[pa.Array]:
-    """The columns of a schema out of a table, each in one piece and of the schema's type.
+    """Return the columns of a schema from a table, each in one piece and of the schema's type.
 
-    Raises InvalidArgument naming the column when it is missing, has a type of another meaning or
-    cells that the schema has no room for. Never says a cell.
+    Raises InvalidArgument when a column is missing, has a type with another meaning, or has cells
+    that do not fit. The message names the column, and never a cell.
     """
     columns = []
     for field in schema:
         if field.name not in table.column_names:
             raise InvalidArgument(
-                f"The table has no column {field.name!r}; it has {table.column_names}."
+                f"The table has no column {field.name!r}. Its columns are {table.column_names}."
             )
         column = _converted(one_array(_fitting(table.column(field.name), field.name)), field)
         if why := _refusal(column, field.type, field.nullable):
@@ -81,7 +84,7 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def parts_of(table: pa.Table) -> Iterator[pa.Table]:
-    """The table in order, cut where a column would be too large for one piece."""
+    """The table in parts, in order, so that no column is too large for one piece."""
     if table.num_rows > 1 and any(_is_too_large(column) for column in table.columns):
         middle = table.num_rows // 2
         yield from parts_of(table.slice(0, middle))
@@ -93,7 +96,7 @@ def parts_of(table: pa.Table) -> Iterator[pa.Table]:
 def _fitting(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     if _is_too_large(column):
         raise InvalidArgument(
-            f"The column {name!r} has {column.nbytes} bytes in one batch, and a column holds "
+            f"The column {name!r} has {column.nbytes} bytes in one batch; the limit is "
             f"{MOST_COLUMN_BYTES}. Split the batch."
         )
     return column

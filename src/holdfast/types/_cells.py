@@ -1,4 +1,4 @@
-"""One cell at a time: is it canonical, make it canonical, make it a dictionary key.
+"""Single cells: checks whether one is canonical, makes it so, and makes it a dictionary key.
 
 The canonical form of a cell is exactly what reading it back from Arrow gives.
 """
@@ -40,11 +40,11 @@ _OUT_OF_RANGE = "the number is out of range"
 
 
 class BadCell(Exception):
-    """Why a cell does not fit; never says the value itself."""
+    """Says why a cell does not fit, and never shows its value."""
 
 
 def is_canonical(kind: DataType, nullable: bool) -> CellCheck:
-    """A quick test: may say no to a good cell, never yes to one that `canonical` would change."""
+    """A quick test. It may reject a good cell, but accepts none that `canonical` would change."""
     exact = _exact(kind)
     if exact is None:
         return _is_none if nullable else _never
@@ -116,7 +116,7 @@ def _is_long(cell: Any) -> bool:
 
 
 def _is_nullable_long(cell: Any) -> bool:
-    # Written out: long columns are the commonest, and a call less is a quarter of the time.
+    # Inlined: long columns are the most common, and saving a call saves a quarter of the time.
     return (type(cell) is int and _LONG_MIN <= cell <= _LONG_MAX) or cell is None
 
 
@@ -361,7 +361,7 @@ def _to_variant(cell: Any) -> tuple[bytes, bytes]:
 
 
 def _to_decimal(kind: DecimalType) -> CellConverter:
-    # As Spark does it: digits beyond the scale are rounded half up, too many before it refused.
+    # Like Spark: digits beyond the scale are rounded half up; too many before it are an error.
     context = Context(prec=kind.precision + 1, rounding=ROUND_HALF_UP)
     unit, limit = _unit_and_limit(kind)
 
@@ -437,8 +437,8 @@ def _to_struct(names: tuple[str, ...], parts: list[CellConverter], kind: DataTyp
 
 
 def _one_nan(cell: Any) -> Any:
-    # Containers compare by identity before equality, so one NaN object is one key. In a
-    # dictionary -0.0 is 0.0 already, but its text differs: one form is easier to reason about.
+    # Containers compare by identity before equality, so a single NaN object is a single key. In a
+    # dictionary -0.0 already equals 0.0, but its text differs; one form is easier to reason about.
     return (cell or 0.0 if cell is not None else None) if cell == cell else math.nan
 
 

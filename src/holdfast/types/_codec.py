@@ -1,4 +1,4 @@
-"""Rows as Python sees them, to and from rows as the store keeps them."""
+"""Converts rows between what Python code uses and what the store keeps."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from holdfast.types._columns import UnrepresentableValue, read_column, write_col
 from holdfast.types._schema import Schema, quote_name
 
 Row = tuple[Any, ...]
-"""A row as the store gives it back: a tuple in the order of the schema."""
+"""A row as the store returns it: a tuple in the order of the schema."""
 
 
 class RowCodec:
-    """Checks and converts rows of one schema. Stateless after creation; safe to share by threads.
+    """Checks and converts rows of one schema. Stateless after creation, so threads may share it.
 
-    A canonical row is a tuple with one cell a column, in column order:
+    A canonical row is a tuple with one cell for each column, in column order:
 
     - int, bool, str, bytes, float (for `float` rounded to 32 bits), None, `datetime.date`;
     - timestamp: an aware datetime in UTC; timestamp_ntz: a naive one; time: `datetime.time`;
@@ -38,7 +38,7 @@ class RowCodec:
     """`encode(row)` is the canonical row for a tuple, list, named tuple or PySpark Row (by
     position) or a dict (by name). A canonical tuple of plain cells comes back itself; everything
     mutable is copied, so the caller may reuse it. Structs take tuples or dicts, decimals are
-    rounded half up to their scale as in Spark, integers are welcome as doubles where exact, and a
+    rounded half up to their scale as in Spark, doubles take integers where that is exact, and a
     timestamp needs a time zone.
 
     Raises InvalidArgument naming the column, never the value, when a cell has the wrong type or
@@ -65,7 +65,7 @@ class RowCodec:
         return (RowCodec, (self.schema,))
 
     def to_arrow(self, rows: Sequence[Row]) -> list[pa.Array]:
-        """The columns of canonical rows, of exactly `schema.arrow`'s types."""
+        """Return canonical rows as columns, with exactly the types of `schema.arrow`."""
         if not rows:
             return [pa.array([], f.type.arrow) for f in self.schema.fields]
         fields = enumerate(self.schema.fields)
@@ -93,7 +93,7 @@ class RowCodec:
         try:
             return read_column(kind, column)
         except (UnrepresentableValue, OverflowError, ValueError):
-            pass  # some are far: one by one takes longer
+            pass  # some moments are outside Python's range: cell by cell, which is slower
         try:
             return read_column(kind, column, far=True)
         except UnrepresentableValue as error:
@@ -133,12 +133,12 @@ class RowCodec:
             if name not in row:
                 raise errors.InvalidArgument(f"column {quote_name(name)} is missing in the row")
         if len(row) != len(self.schema):
-            raise errors.InvalidArgument(f"the row has names that ({self.schema.ddl()}) has not")
+            raise errors.InvalidArgument(f"the row has names that ({self.schema.ddl()}) lacks")
         return [row[name] for name in self.schema.names]
 
 
 def _encoder(checks: list[_cells.CellCheck], slowly: Callable[[Any], Row]) -> Callable[[Any], Row]:
-    """The quick way for rows that are canonical already; one and two columns without a loop."""
+    """A fast path for rows that are already canonical; without a loop for one or two columns."""
     if len(checks) == 1:
         return _encode_one(checks[0], slowly)
     if len(checks) == 2:

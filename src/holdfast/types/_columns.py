@@ -1,4 +1,4 @@
-"""Whole columns: canonical cells to Arrow arrays and back, exactly."""
+"""Converts whole columns: canonical cells to Arrow arrays and back, exactly."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def read_column(kind: DataType, array: pa.Array | pa.ChunkedArray, far: bool = F
 
 
 def _has_parts(kind: DataType) -> bool:
-    """Whether `write_column` has more to do than to call pyarrow, which takes structs as dicts."""
+    """Whether pyarrow alone cannot write the cells; it takes structs only as dicts."""
     own = (StructType, MapType, IntervalType)
     return any(isinstance(k, own) or k == _VARIANT for k in kind.walk())
 
@@ -94,7 +94,7 @@ def _write_struct(arrow: pa.DataType, kinds: Sequence[DataType], cells: Sequence
     filler = next((cell for cell in cells if cell is not None), None)
     if filler is None:
         return pa.nulls(len(cells), arrow)
-    # What stands under a null is never read; a real cell keeps not-null fields free of nulls.
+    # The cell under a null is never read; a real one keeps nulls out of not-null fields.
     rows = [filler if cell is None else cell for cell in cells]
     columns = [write_column(kind, list(map(itemgetter(i), rows))) for i, kind in enumerate(kinds)]
     fields = [arrow.field(i) for i in range(arrow.num_fields)]
@@ -122,14 +122,16 @@ def _write_durations(arrow: pa.DataType, cells: Sequence[Any]) -> pa.Array:
 
 
 def _write_far(arrow: pa.DataType, cells: Sequence[Any]) -> pa.Array:
-    """Moments some of which are numpy's, which pyarrow takes in a zone no more than in a mix."""
+    """Writes moments some of which are numpy's: pyarrow takes neither a mix nor ones in a zone."""
     epoch = _EPOCH if arrow.tz is None else _EPOCH_UTC
     numbers = [
-        cell if cell is None
-        else far_number(cell) if isinstance(cell, np.datetime64)
+        cell
+        if cell is None
+        else far_number(cell)
+        if isinstance(cell, np.datetime64)
         else (cell - epoch) // _MICROSECOND
         for cell in cells
-    ]  # fmt: skip
+    ]
     return pa.array(numbers, pa.int64()).cast(arrow)
 
 
@@ -154,7 +156,7 @@ def _read_leaf(kind: DataType, array: pa.Array, far: bool) -> list[Any]:
 
 
 def _read_far(kind: DataType, array: pa.Array) -> list[Any]:
-    """Python's cells where they hold a moment, numpy's where not."""
+    """Cells of Python's types where these can hold the moment, of numpy's elsewhere."""
     is_date = pa.types.is_date32(array.type)
     numbers = array.view(pa.int32() if is_date else pa.int64()).fill_null(0).to_numpy()
     low, high = DAYS if is_date else YEARS
@@ -197,7 +199,7 @@ def _read_durations(array: pa.Array) -> list[Any]:
 def _read_numbers(
     array: pa.Array, number: pa.DataType, unit: str, limits: tuple[int, int]
 ) -> list[Any]:
-    """Moments or durations out of their numbers; what stands for a null means nothing."""
+    """Moments or durations from their numbers; cells of nulls have no meaning."""
     numbers = array.cast(number).fill_null(0).to_numpy().astype(np.int64)
     if len(numbers) and not limits[0] <= numbers.min() <= numbers.max() <= limits[1]:
         raise UnrepresentableValue("a moment or interval outside Python's range; read it as Arrow")
@@ -240,13 +242,13 @@ def _read_map(kind: MapType, array: pa.Array, far: bool) -> list[Any]:
 
 
 def _needs_reading(kind: DataType) -> bool:
-    """Whether some cell inside is not what pyarrow gives by itself."""
+    """Whether some cell inside differs from what pyarrow returns."""
     own = any(k == _TIMESTAMP or isinstance(k, TimeType) for k in kind.walk())
     return own or _has_parts(kind)
 
 
 def _inside(array: pa.Array, values: pa.Array) -> tuple[list[int], pa.Array]:
-    """Offsets from zero, and only the values this (perhaps sliced) array covers."""
+    """Offsets from zero, and only the values that this array, which may be a slice, covers."""
     offsets = array.offsets.to_numpy()
     first, last = int(offsets[0]), int(offsets[-1])
     return (offsets - first).tolist(), values.slice(first, last - first)

@@ -52,12 +52,12 @@ _ATOMIC: dict[str, tuple[str, pa.DataType]] = {
 
 
 def invalid_schema(message: str) -> errors.InvalidArgument:
-    """The error every bad schema is refused with."""
+    """The error for every invalid schema."""
     return errors.InvalidArgument(message, condition="STATE_STORE_INVALID_SCHEMA")
 
 
 def quote(name: str) -> str:
-    """`name` as it is written in DDL: in backquotes where it has to be."""
+    """`name` as written in DDL, in backquotes where necessary."""
     return name if _PLAIN_NAME.match(name) else "`" + name.replace("`", "``") + "`"
 
 
@@ -97,7 +97,7 @@ class AtomicType(DataType):
 
     def __post_init__(self) -> None:
         if self.name not in _ATOMIC:
-            raise invalid_schema(f"{self.name!r} is no Spark type that Holdfast can store")
+            raise invalid_schema(f"{self.name!r} is not a Spark type that Holdfast can store")
 
     def __str__(self) -> str:
         return _ATOMIC[self.name][0]
@@ -189,7 +189,7 @@ class IntervalType(DataType):
         units = _YEAR_MONTH if self.start in _YEAR_MONTH else _DAY_TIME
         fits = self.start in units and self.end in units
         if not fits or units.index(self.start) > units.index(self.end):
-            raise invalid_schema(f"interval {self.start} to {self.end} is no Spark type")
+            raise invalid_schema(f"interval {self.start} to {self.end} is not a Spark type")
 
     def __str__(self) -> str:
         to = "" if self.start == self.end else f" to {self.end}"
@@ -316,7 +316,7 @@ class StructType(DataType):
         seen: set[str] = set()
         for name in self.names:
             if name in seen:
-                raise invalid_schema(f"the name {name!r} stands twice among the columns")
+                raise invalid_schema(f"two columns have the name {name!r}")
             seen.add(name)
 
     def __str__(self) -> str:

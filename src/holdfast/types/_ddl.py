@@ -214,7 +214,9 @@ class _Parser:
         found = _simple(word, numbers)
         if found is None:
             size = f"({','.join(map(str, numbers))})" if numbers else ""
-            raise invalid_schema(f"{word}{size} at position {start} is no type Holdfast can store")
+            raise invalid_schema(
+                f"{word}{size} at position {start} is not a type that Holdfast can store"
+            )
         return found
 
     def _nested(self, word: str) -> DataType:
@@ -306,5 +308,5 @@ def _escaped(match: re.Match[str]) -> str:
         return chr(int(code[1:], 16))
     if len(code) == 3:
         return chr(int(code, 8))
-    # Spark leaves these two as they are, for LIKE patterns.
+    # Spark keeps these two escapes, which LIKE patterns use.
     return "\\" + code if code in "%_" else _ESCAPES.get(code, code)

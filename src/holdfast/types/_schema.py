@@ -199,7 +199,7 @@ def _type_from_json(value: Any, path: str, collations: Mapping[str, str]) -> Dat
         return MapType(key, item, value["valueContainsNull"])
     if kind == "struct":
         return StructType(tuple(_field_from_json(f) for f in value["fields"]))
-    raise invalid_schema(f"{kind!r} is no Spark type that Holdfast can store")
+    raise invalid_schema(f"{kind!r} is not a Spark type that Holdfast can store")
 
 
 def _simple_from_json(name: str, collation: str | None) -> DataType:

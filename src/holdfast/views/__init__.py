@@ -2,8 +2,8 @@
 
     view = open_view(ViewSpec("cassandra://localhost:9042/shop/totals", schema))
 
-A `Follower` brings a view from version to version; other services read it with their database's
-own client, while the state goes on.
+A `Follower` updates a view from version to version. Other services read it with their database's
+own client while the state keeps changing.
 """
 
 from holdfast.views.follower import Follower, ViewChange, ViewStep, open_view

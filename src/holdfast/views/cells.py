@@ -1,7 +1,7 @@
-"""Columns as cells that every database's client can be handed: numbers, text and bytes.
+"""Converts columns to cells that every database's client accepts: numbers, text and bytes.
 
-A moment is a number, and whatever Arrow can hold comes out, beyond the range of Python's own dates
-and times too.
+A moment becomes a number, so every value that Arrow can hold is possible, also beyond the range of
+Python's own dates and times.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keeping a view in step with the versions of a root."""
+"""Keeps a view up to date with the versions of a root."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from holdfast.errors import InvalidArgument, VersionNotFound
 from holdfast.views.view import BegunVersion, ChangeCounts, View, ViewProgress, ViewSpec
 
 log = logging.getLogger(__name__)
-_ANOTHER = "where that is another one now: it went back, and went on."
+_ANOTHER = "which is another version now: the root was rolled back and has continued."
 
 
 def open_view(spec: ViewSpec) -> View:
-    """The view at a place. Raises InvalidArgument for a scheme that has no views."""
+    """Open the view that `spec` describes. Raises InvalidArgument for a scheme without views."""
     check_database_address(spec.location)
     scheme = schemes.scheme_of(spec.location)
     if scheme is None or scheme.view is None:
@@ -35,11 +35,11 @@ def open_view(spec: ViewSpec) -> View:
 
 @dataclass(frozen=True)
 class ViewStep:
-    """What is to be done to a view for one version.
+    """What to do to a view for one version.
 
-    With `before`, by partition the bounds of the version before, it is what the version changed;
-    without, the whole state is put. With `only_checks` nothing is put: what the database has no
-    room for is refused.
+    With `before`, the bounds of the previous version by partition, it is what the version changed;
+    without, the whole state is put. With `only_checks` nothing is put, and rows that are too large
+    for the database are rejected.
     """
 
     version: int
@@ -49,11 +49,11 @@ class ViewStep:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the whole state is put."""
+        """Whether the step puts the whole state."""
         return self.before is None
 
     def changes(self, store: EngineReadStateStore, partition: int) -> Iterator[ViewChange]:
-        """What the version changed in a partition, or all it has there."""
+        """What the version changed in a partition, or its whole state there."""
         if self.before is None:
             for table in store.tables():
                 yield table, None
@@ -63,7 +63,7 @@ class ViewStep:
             yield None, table
 
     def run(self, view: View, changes: Iterable[ViewChange]) -> ChangeCounts:
-        """Do it for some changes."""
+        """Apply changes to the view, or check them; return the counts."""
         done = ChangeCounts()
         for upserts, deletes in changes:
             if self.only_checks:
@@ -75,14 +75,16 @@ class ViewStep:
 
 
 ViewChange = tuple[pa.Table | None, pa.Table | None]
-"""Rows that are there, and rows that are not any more, of which only the keys count."""
+"""Rows that exist, and removed rows, of which only the keys have a meaning."""
 
 
 class Follower:
-    """Brings a view of one store from version to version. Calls come one at a time.
+    """Updates a view of one store from version to version. Requires: calls come one at a time.
 
-    Made with the root's newest version it makes the view, or sees how far that is. Other processes
-    may bring the same view to versions, too: `newest` gives the root's newest one by now.
+    When created with the root's newest version, it creates the view or finds out how far that is.
+    Other processes may update the same view: `newest` returns the root's newest version by now.
+    Raises what `View.prepare` raises, and InvalidArgument for a view of a version that the root was
+    rolled back past.
     """
 
     def __init__(
@@ -101,13 +103,16 @@ class Follower:
         owner = f"root:{root}" if state_id is None else f"{state_id}/{operator}/{store}"
         self._standing = view.prepare(owner, root)
         self._began: int | None = None
-        """The first version of which this process wrote rows, and was not seen to be noted."""
+        """The first version of which this process wrote rows without having seen it noted."""
         through = self._standing.through
         if through is not None and through > manifest.version:
             # Another process may have committed it after the manifest was read.
             manifest = newest() or manifest
             if through > manifest.version:
-                raise self._went_back(through, f"whose newest is {manifest.version}: it went back.")
+                raise self._went_back(
+                    through,
+                    f"whose newest is {manifest.version} now: it was rolled back or restored.",
+                )
         self._check_course(manifest)
 
     def follow(
@@ -118,11 +123,11 @@ class Follower:
         *,
         is_small: bool = False,
     ) -> None:
-        """Bring the view to a version; `run` does a step for every partition.
+        """Update the view to a version; `run` does a step for every partition.
 
-        `before` gives the version before it, if it is there, and is called only when that is
-        needed. `is_small` is whether surely no row is too large that the version changed. What
-        fails can be done again, by anyone.
+        `before` returns the previous version, if it exists, and is called only when it is needed.
+        `is_small` says that certainly no row that the version changed is too large. After a failure
+        the same call can be repeated, by anyone.
         """
         while not self._is_shown(manifest):
             bounds = self._bounds_before(manifest, before)
@@ -142,14 +147,18 @@ class Follower:
             if self._standing == after:
                 log.info(
                     "The view %s shows version %d of %s: %d rows written, %d removed",
-                    self._view.spec.location, step.version, self._root, done.written, done.removed,
-                )  # fmt: skip
+                    self._view.spec.location,
+                    step.version,
+                    self._root,
+                    done.written,
+                    done.removed,
+                )
         self._sweep()
 
     def _is_shown(self, manifest: Manifest) -> bool:
         """Whether the view shows a version, or a later one.
 
-        Where what this process knows does not say what the version lacks, it looks again.
+        If the version does not follow what this process knows, it reads the view's note again.
         """
         if not (_shows(self._standing, manifest) or _precedes(self._standing, manifest)):
             self._standing = self._view.standing()
@@ -159,7 +168,7 @@ class Follower:
     def _bounds_before(
         self, manifest: Manifest, before: Callable[[], Manifest | None]
     ) -> dict[int, Bounds] | None:
-        """By partition the bounds of the version before, if its changes are all the view lacks."""
+        """The previous version's bounds by partition; None if the view needs the whole state."""
         if not _precedes(self._standing, manifest):
             return None
         try:
@@ -177,10 +186,11 @@ class Follower:
         return {part.index: Bounds(part.evict, part.expire) for part in then.partitions}
 
     def _has_begun(self, manifest: Manifest) -> bool:
-        """Note that rows of a version come, before the first does.
+        """Note that rows of a version will come, before the first is written.
 
-        Where the version is given up after that, and made anew, its rows are known to be in the
-        way. False when others have noted something: then the view has to be looked at again.
+        If the root is then rolled back and makes another version of this number, the note tells
+        that the view has rows of the first one, which no row of the second would replace. Returns
+        False when others have noted something: then the view's note must be read again.
         """
         self._check_begun(manifest)
         begun = self._standing.begun
@@ -210,7 +220,7 @@ class Follower:
     def _sweep(self) -> None:
         """Remove what this process wrote after another had filled the view with a later version.
 
-        That one has removed what was stale, and could not find what was not there yet.
+        The other process removed stale rows, but could not find those written after that.
         """
         filled = self._standing.filled
         if self._began is not None and filled is not None and self._began < filled:
@@ -218,9 +228,9 @@ class Follower:
         self._began = None
 
     def _check_course(self, manifest: Manifest) -> None:
-        """Refuse a view of a version that is another one in the root.
+        """Raise InvalidArgument if the view's version is another one than the root's.
 
-        Rows of that version would stay: none of the same version takes their place.
+        Its rows would stay, since rows of the same version number do not replace them.
         """
         standing = self._standing
         if standing.through == manifest.version and standing.commit_id not in (
@@ -231,19 +241,21 @@ class Follower:
         self._check_begun(manifest)
 
     def _check_begun(self, manifest: Manifest) -> None:
-        """Refuse a view with rows of a version that the root gave up, and that is not passed yet.
+        """Raise InvalidArgument if the view has rows of a version that the root gave up.
 
-        They came before a crash, and the version was never noted to be shown.
+        They were written before a crash, and the view never showed the whole version.
         """
         begun = self._standing.begun
         if begun is None or begun.version < manifest.version:
             return
         if begun.version > manifest.version:
-            # Another process may have committed it, and be at work.
+            # Another process may have committed it, and be updating the view.
             manifest = self._newest() or manifest
         if begun.version > manifest.version:
             raise self._went_back(
-                begun.version, f"whose newest is {manifest.version}: it went back.", "has rows of"
+                begun.version,
+                f"whose newest is {manifest.version} now: it was rolled back or restored.",
+                "has rows of",
             )
         if begun.version == manifest.version and begun.commit_id != manifest.commit_id:
             raise self._went_back(begun.version, _ANOTHER, "has rows of")
@@ -251,8 +263,8 @@ class Follower:
     def _went_back(self, version: int, how: str, does: str = "shows") -> InvalidArgument:
         return InvalidArgument(
             f"The view {self._view.spec.location} {does} version {version} of "
-            f"{self._root}, {how} Nothing was touched. Drop the table; then it is made and filled "
-            "anew. Or name another one.",
+            f"{self._root}, {how} Nothing was changed. Drop the table, which is then created and "
+            "filled again, or name another one.",
             condition="STATE_STORE_NOT_A_VIEW",
         )
 

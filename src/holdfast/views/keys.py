@@ -1,9 +1,9 @@
-"""Keys that a database cannot hold as they are, as text.
+"""Writes keys that a database cannot hold as text.
 
     ["Sankar",null]
 
 The text is a JSON array with one cell for each key column, without spaces, so that any service can
-compute it: docs/views.md says how each type is written.
+compute it. docs/views.md says how each type is written.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from holdfast.types import (
 from holdfast.views.cells import plain_cells
 
 MOST_KEY_BYTES = 1024
-"""What a key cell may have to be kept as it is, and the text of a key to be kept as text."""
+"""The most bytes of a key cell that stays as it is, and of a key's text before it is hashed."""
 CellChange = Callable[[Any], Any]
 _PLAIN = ("byte", "short", "integer", "long", "boolean", "timestamp", "timestamp_ntz", "interval")
 _IN_COLUMNS = (
@@ -44,7 +44,7 @@ _IN_COLUMNS = (
 
 
 def key_texts(schema: Schema, columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[str]:
-    """The text of each key, given the columns of some."""
+    """The text of each key in these key columns."""
     parts = []
     for field, column in zip(schema, columns, strict=True):
         change = _changer(field.type)
@@ -60,7 +60,7 @@ def _text(cells: Sequence[Any]) -> str:
 
 
 def _changer(kind: DataType) -> CellChange | None:
-    """What makes a plain cell one that JSON has; None where it is one already."""
+    """A function that converts a plain cell for JSON; None where none is needed."""
     found = _change(kind)
     return None if found is None else lambda cell: None if cell is None else found(cell)
 
@@ -102,9 +102,9 @@ def iso_date(days: int) -> str:
 
 
 def fits_in_columns(kind: DataType, *, booleans: bool) -> bool:
-    """Whether a key column of a type can be part of a primary key, but for some of its cells.
+    """Whether a key column of this type can be part of a primary key, except for some odd cells.
 
-    `booleans` is whether the database takes those.
+    `booleans` is whether the database allows booleans there.
     """
     if isinstance(kind, AtomicType):
         return kind.name in _IN_COLUMNS or (booleans and kind.name == "boolean")
@@ -112,10 +112,10 @@ def fits_in_columns(kind: DataType, *, booleans: bool) -> bool:
 
 
 def odd_keys(columns: Sequence[pa.Array | pa.ChunkedArray], numbers: Sequence[float]) -> Mask:
-    """Which keys have a cell that no primary key takes.
+    """Which keys have a cell that no primary key can hold.
 
-    Those are null, NaN and infinity, numbers outside `numbers` (the least and the greatest of a
-    float's size that the database holds), and text or bytes that are empty or very long.
+    These are null, NaN and infinity, floats whose absolute value is outside `numbers` (the smallest
+    and the largest that the database holds), and text or bytes that are empty or very long.
     """
     odd: Mask = np.zeros(len(columns[0]) if columns else 0, bool)
     for column in map(one_array, columns):

@@ -1,4 +1,4 @@
-"""What the databases call Spark's types: the tables the views are made by, and the docs show."""
+"""The databases' types for Spark's types; views are built, and the docs generated, from these."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Convert = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class TypeMapping:
-    """A type in a database: its name there, and cells to what its client takes and back.
+    """A type in a database: its name, and functions from cells to the client's values and back.
 
-    Cells are those of `plain_cells`. None in place of a function stands for one that gives back
-    what it gets. Functions get no nulls.
+    Cells are those of `plain_cells`. None in place of a function means that the value stays as it
+    is. The functions are not called for nulls.
     """
 
     type: str
@@ -36,7 +36,7 @@ class TypeMapping:
 
 @dataclass(frozen=True)
 class MappingRow:
-    """A row of the table in the docs: a Spark type, what it is in each database, and as what."""
+    """A row of the table in the docs: a Spark type, its type in each database, and the meaning."""
 
     spark: str
     cql: str
@@ -76,7 +76,7 @@ NESTED = {
         MappingRow("array<T>", "frozen<list<T>>", "L"),
         MappingRow(
             "array<T>, with nulls", "frozen<list<frozen<tuple<T>>>>", "L",
-            "Cassandra's lists hold no null, so each cell is in a tuple of its own",
+            "Cassandra's lists hold no nulls, so each cell is wrapped in a tuple",
         ),
         MappingRow("map<string,V>", "frozen<map<text, V>>", "M", "with an empty key as map<K,V>"),
         MappingRow("map<K,V>", "frozen<map<K, V>>", "L", "in DynamoDB a list of [key, value]"),
@@ -116,14 +116,14 @@ def is_atomic(kind: DataType, *names: str) -> bool:
 
 
 def applied(convert: Convert | None, cells: list[Any]) -> list[Any]:
-    """A function applied to all cells but nulls."""
+    """Apply a function to all cells except nulls."""
     if convert is None:
         return cells
     return [None if cell is None else convert(cell) for cell in cells]
 
 
 def nullsafe(convert: Convert | None) -> Convert:
-    """The function with None for None."""
+    """The function, extended to return None for None."""
     if convert is None:
         return lambda cell: cell
     return lambda cell: None if cell is None else convert(cell)

@@ -1,4 +1,4 @@
-"""Whose a view is: what is noted beside the tables, and what is refused."""
+"""Which state a view belongs to: what is noted beside its tables, and the checks of that."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from holdfast.views.view import BegunVersion, ViewProgress, ViewSchema
 NOTES = "holdfast_views"
 """The table that notes the views of a keyspace, or of a region."""
 RESERVED = "holdfast_"
-"""What Holdfast's own tables begin with."""
+"""The prefix of Holdfast's own tables."""
 NOTE_FORMAT = 1
 _BEFORE_FIRST = -1
-"""What is noted before the view shows any version."""
+"""The version that is noted while the view does not show any."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """What is noted of a view."""
+    """What is noted about a view."""
 
     owner: str
     root: str
@@ -47,9 +47,9 @@ def noted_standing(
     filled: int | None,
     begun: str | None,
 ) -> ViewProgress:
-    """How far a view is, by what is noted.
+    """How far a view is, from the fields of its note.
 
-    Earlier releases noted neither commit nor filling, nor what was begun.
+    Earlier releases noted neither `commit_id` nor `filled` nor `begun`.
     """
     latest = None
     if begun is not None:
@@ -67,20 +67,20 @@ def columns_text(schema: ViewSchema) -> str:
 
 
 def check_table_name(name: str) -> None:
-    """Refuse a view's table that would be called as Holdfast's own are."""
+    """Raise InvalidArgument for a view's table with the prefix of Holdfast's own tables."""
     if name.startswith(RESERVED):
         raise InvalidArgument(
-            f"{name!r} cannot be the table of a view: names that begin with {RESERVED!r} are those "
-            "of Holdfast's own tables. Choose another."
+            f"{name!r} cannot be the table of a view: names that begin with {RESERVED!r} belong to "
+            "Holdfast's own tables. Choose another name."
         )
 
 
 def check_notes(key: Mapping[str, str] | None, wanted: Mapping[str, str], location: str) -> None:
-    """Refuse a table of somebody else's where the notes go; `key` is its primary key, if any."""
+    """Raise InvalidArgument if another table, with the primary key `key`, has the notes' name."""
     if key and key != wanted:
         raise InvalidArgument(
-            f"The view {location} cannot be noted: the table {NOTES!r} there is not Holdfast's, "
-            f"its primary key is {', '.join(map(repr, key))}. Nothing was touched. Move that table "
+            f"The view {location} cannot be created: the table {NOTES!r} there is not Holdfast's, "
+            f"its primary key is {', '.join(map(repr, key))}. Nothing was changed. Move that table "
             "away, or put the view elsewhere.",
             condition="STATE_STORE_NOT_A_VIEW",
         )
@@ -89,20 +89,20 @@ def check_notes(key: Mapping[str, str] | None, wanted: Mapping[str, str], locati
 def check_note(
     note: Note | None, owner: str, schema: ViewSchema, location: str, *, has_table: bool
 ) -> None:
-    """Refuse a table that is somebody else's, or has other columns."""
+    """Raise InvalidArgument for a table that belongs to others or has other columns."""
     if not has_table:
         return  # whatever was there is gone, and the name is free
     if note is None:
         raise InvalidArgument(
-            f"The table of the view {location} exists, and no view of Holdfast made it. Nothing "
-            "was touched. Name another table; the view makes it.",
+            f"The table of the view {location} exists, and no view of Holdfast created it. Nothing "
+            "was changed. Name another table; the view creates it.",
             condition="STATE_STORE_NOT_A_VIEW",
         )
     check_owner(note, owner, location)
     known = json.loads(note.columns)
     if known["format"] != NOTE_FORMAT:
         raise InvalidArgument(
-            f"The view {location} was made in format {known['format']}, this release knows "
+            f"The view {location} has format {known['format']}, and this release knows only "
             f"{NOTE_FORMAT}. Upgrade holdfast.",
             condition="STATE_STORE_UNSUPPORTED_FORMAT",
         )
@@ -110,24 +110,24 @@ def check_note(
     if difference := schema.difference(stored):
         raise InvalidArgument(
             f"The view {location} has other columns than the state: {difference}. Nothing was "
-            "touched. Name another table, or drop this one; then it is made and filled anew.",
+            "changed. Name another table, or drop this one: then it is created and filled again.",
             condition="STATE_STORE_SCHEMA_MISMATCH",
         )
 
 
 def check_owner(note: Note, owner: str, location: str) -> None:
-    """Refuse a view that shows other state."""
+    """Raise InvalidArgument for a view that shows other state."""
     if note.owner != owner:
         raise InvalidArgument(
             f"The view {location} shows other state: that of {note.root}, or of what was there "
-            "before. Nothing was touched. Name another table, or drop this one; then the view is "
-            "made and filled anew.",
+            "before. Nothing was changed. Name another table, or drop this one: then the view is "
+            "created and filled again.",
             condition="STATE_STORE_NOT_A_VIEW",
         )
 
 
 def check_columns(found: dict[str, str], wanted: dict[str, str], table: str) -> None:
-    """Refuse a table whose columns are not those the view made."""
+    """Raise InvalidArgument for a table whose columns are not those that the view created."""
     parts = [f"column {name!r} is missing" for name in wanted if name not in found]
     parts += [f"column {name!r} is not the view's" for name in found if name not in wanted]
     parts += [
@@ -137,7 +137,7 @@ def check_columns(found: dict[str, str], wanted: dict[str, str], table: str) -> 
     ]
     if parts:
         raise InvalidArgument(
-            f"The table {table} was changed since a view of Holdfast made it: {'; '.join(parts)}. "
-            "Nothing was touched. Change it back, or drop it; then it is made and filled anew.",
+            f"The table {table} was changed since a view of Holdfast created it: "
+            f"{'; '.join(parts)}. Change it back, or drop it: then it is created and filled again.",
             condition="STATE_STORE_SCHEMA_MISMATCH",
         )

@@ -1,4 +1,4 @@
-"""What a view is to those who keep it up to date."""
+"""The contract of a view: a table in a database that is kept up to date from versions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from holdfast.types import Field, Schema
 from holdfast.views.keys import odd_keys
 
 KEY, VERSION = "_key", "_version"
-"""Columns of a view: a key as text, and the version its row is of."""
+"""Columns of a view: a key as text, and the version that a row is of."""
 DELETED, EXPIRES_ATTRIBUTE = "_deleted", "_expires_at"
-"""Attributes of a row in DynamoDB that is gone: that it is, and when its item may go, too."""
+"""Attributes that mark a removed row in DynamoDB, and say when its item may also be removed."""
 _OWN = (KEY, VERSION, DELETED, EXPIRES_ATTRIBUTE)
 ENCODED = "_encoded"
-"""What the name of the table with keys as text ends with."""
+"""The suffix in the name of the table whose keys are text."""
 _ROWS_AT_A_TIME = 2_000
 
 
 @dataclass(frozen=True)
 class ViewSchema:
-    """The columns of a view's rows. Refuses names that views use themselves."""
+    """The key and value columns of a view's rows.
+
+    Raises InvalidArgument for a column that views use themselves, a name that comes twice, and a
+    state without keys.
+    """
 
     keys: Schema
     values: Schema
@@ -34,18 +38,18 @@ class ViewSchema:
         for name in names:
             if name in _OWN:
                 raise InvalidArgument(
-                    f"A view cannot have a column {name!r}, for it has one of its own: rename it."
+                    f"A view cannot have a column {name!r}: views use that name. Rename the column."
                 )
             if names.count(name) > 1:
                 raise InvalidArgument(
-                    f"A view cannot have two columns {name!r}: give one another name, with "
-                    "alias() for instance."
+                    f"A view cannot have two columns {name!r}. Rename one of them, for instance "
+                    "with alias()."
                 )
         if not self.keys.names:
             raise InvalidArgument("A view needs a key, and this state has none.")
 
     def difference(self, other: ViewSchema) -> str:
-        """What differs, in words; empty when nothing does."""
+        """Describe how another schema differs; empty when it does not."""
         parts = [
             self.keys.describe_difference(other.keys),
             self.values.describe_difference(other.values),
@@ -54,7 +58,7 @@ class ViewSchema:
 
 
 def is_unbounded(field: Field) -> bool:
-    """Whether a column's cells have no largest size."""
+    """Whether the cells of a column may be of any size."""
     kind = field.type.arrow
     nested = pa.types.is_nested(kind)
     return bool(nested or pa.types.is_string(kind) or pa.types.is_binary(kind))
@@ -62,12 +66,12 @@ def is_unbounded(field: Field) -> bool:
 
 @dataclass(frozen=True)
 class ChangeCounts:
-    """What became of some changes."""
+    """How many rows were written and removed, and how many were left out."""
 
     written: int = 0
     removed: int = 0
     odd: int = 0
-    """Rows left out, for their keys need the table of encoded keys, and there is none yet."""
+    """Rows left out: their keys need the table of encoded keys, which does not exist yet."""
 
     def __add__(self, other: ChangeCounts) -> ChangeCounts:
         return ChangeCounts(
@@ -77,18 +81,22 @@ class ChangeCounts:
 
 @dataclass(frozen=True)
 class ViewSpec:
-    """Where a view is and what its rows are; goes to every task."""
+    """Where a view is and what its rows are; every task gets it.
+
+    `location` is the address of the table, `schema` its columns. Requests are retried for
+    `retry_timeout_ms` while the database does not answer.
+    """
 
     location: str
     schema: ViewSchema
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """How the database is reached; it may hold credentials."""
+    """Options of the database's client; they may include credentials."""
     retry_timeout_ms: int = 60_000
 
 
 @dataclass(frozen=True)
 class BegunVersion:
-    """A version of which rows may be in a view, and the commit that made it."""
+    """A version whose rows may be in a view, and the commit that made it."""
 
     version: int
     commit_id: str
@@ -96,77 +104,100 @@ class BegunVersion:
 
 @dataclass(frozen=True)
 class ViewProgress:
-    """How far a view has come."""
+    """Which versions a view shows, as it is noted in the database."""
 
     through: int | None = None
-    """The version it shows; None before the first, and when it has to be filled."""
+    """The version the view shows; None before the first one, and when it must be filled again."""
     has_encoded: bool = False
+    """Whether the table of encoded keys is part of the view."""
     commit_id: str | None = None
-    """Which commit made that version; None where nobody noted it."""
+    """The commit that made that version; None without one, or where an earlier release noted it."""
     filled: int | None = None
-    """The version that it was last filled whole with. Rows of older ones are stale."""
+    """The version with which the view was last filled whole. Rows of older ones are stale."""
     begun: BegunVersion | None = None
-    """The latest version of which rows may be there; None where nobody noted one."""
+    """The latest version whose rows may be there; None where an earlier release noted none."""
 
 
 class View(ABC):
     """A table of typed rows in a database.
 
-    Changes are idempotent and may come in any order: a row of an older version never takes the
-    place of one of a newer. Requires, but for `prepare`: the driver has called `prepare`.
+    Changes are idempotent and may come in any order, because a row of an older version never
+    replaces one of a newer version. A step that failed is simply done again, by anyone.
+
+    A key that no primary key can hold, such as one with a null, is *odd*: its row goes to a second
+    table, where the key is text (*encoded*). That table is made when the first such key comes.
+
+    Every method raises Unavailable when the database does not answer for `retry_timeout_ms`, and
+    InvalidArgument when it refuses the request. Tasks call `check` and `apply`, which calls `write`
+    and `remove`; the driver calls the rest. Requires, for all but `prepare`: the driver has called
+    `prepare`.
     """
 
     spec: ViewSpec
     number_sizes: tuple[float, float]
-    """The least and the greatest size of a float that a key column holds."""
+    """The smallest and the largest absolute value of a float that a key column can hold."""
     is_by_columns: bool
     """Whether the key columns are the primary key; otherwise `_key` is."""
 
     @abstractmethod
     def prepare(self, owner: str, root: str) -> ViewProgress:
-        """Make the table where there is none, for this `owner` alone.
+        """Create the table if there is none, and return how far the view is.
 
-        Raises InvalidArgument for a table that is not Holdfast's, that shows another state or that
-        has other columns, and says what differs; then nothing was touched. `root` is for people.
+        `owner` identifies the state; the table then belongs to it alone. `root` is what messages
+        to others call that state. Raises InvalidArgument when the table is not Holdfast's, shows
+        another state or has other columns; the message says what differs, and nothing was changed.
         """
 
     @abstractmethod
     def add_encoded(self) -> None:
-        """Make the table of keys that no primary key takes."""
+        """Create the table of encoded keys, and note that the view has it.
+
+        Raises InvalidArgument when there is a table of that name which is not the view's.
+        """
 
     @abstractmethod
     def write(self, version: int, rows: pa.Table, *, encoded: bool) -> None:
-        """Put rows of a version; `encoded` is whether their keys are put as text."""
+        """Put rows, with all key and value columns, as of `version`.
+
+        `encoded` chooses the table of encoded keys. A row of a later version stays as it is.
+        """
 
     @abstractmethod
     def remove(self, version: int, rows: pa.Table, *, encoded: bool) -> None:
-        """Remove the keys of some rows, as of a version."""
+        """Remove the keys of `rows` as of `version`; other columns are ignored.
+
+        `encoded` chooses the table of encoded keys. A row of a later version stays.
+        """
 
     @abstractmethod
     def remove_older(self, version: int, *, has_encoded: bool) -> int:
-        """Remove every row of an older version; return how many those were."""
+        """Remove every row that is older than `version`; return how many it removed.
+
+        With `has_encoded` the table of encoded keys is included. It reads the whole table.
+        """
 
     @abstractmethod
     def standing(self) -> ViewProgress:
-        """How far the view has come, by what is noted now.
+        """Return how far the view is, as it is noted in the database now.
 
-        Raises InvalidArgument when it is another state's meanwhile.
+        Raises InvalidArgument when the view has since become that of another state.
         """
 
     @abstractmethod
     def note(self, before: ViewProgress, after: ViewProgress) -> ViewProgress:
-        """Keep how far the view has come, if that is still `before`; return what is noted then.
+        """Note `after` if the database still has `before`; return what is noted afterwards.
 
-        What was begun is compared and kept only where it changes: others may have begun a later
-        version. Whether keys are encoded is not noted by this, but by `add_encoded`.
+        A result other than `after` means that another process noted something first. `begun` is
+        compared and written only where it changes, since others may have begun a later version.
+        `has_encoded` is ignored here: `add_encoded` notes it.
         """
 
     def check(self, rows: pa.Table) -> None:  # noqa: B027 - most have no limit
-        """Refuse rows that the database has no room for, naming the column."""
+        """Raise InvalidArgument for rows that are too large for the database, naming the column."""
 
     @property
     def has_limits(self) -> bool:
-        """Whether `check` may refuse something."""
+        """Whether `check` may raise, so that rows must be checked before any is written."""
         return False
 
     def apply(
@@ -177,10 +208,10 @@ class View(ABC):
         *,
         has_encoded: bool,
     ) -> ChangeCounts:
-        """Put and remove rows of a version. Each key comes once in all that is applied of one.
+        """Put `upserts` and remove the keys of `deletes`, as of `version`; return the counts.
 
-        Odd keys go to the table of encoded ones where `has_encoded`; where not, they are counted
-        and left out.
+        With `has_encoded`, odd keys go to the table of encoded keys; otherwise their rows are
+        counted and left out. Requires: no key comes twice in all that is applied of a version.
         """
         done = ChangeCounts()
         for rows, work, is_put in ((deletes, self.remove, False), (upserts, self.write, True)):
@@ -210,7 +241,7 @@ class View(ABC):
         return ChangeCounts(removed=done)
 
     def _split(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """Rows whose key goes into the main table, and the others."""
+        """Split rows into those whose key fits the main table and the others."""
         if not self.is_by_columns:
             return rows, rows.slice(0, 0)
         odd = odd_keys(self._keys(rows), self.number_sizes)

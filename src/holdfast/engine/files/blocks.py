@@ -12,7 +12,7 @@ _SUM_DIGITS = 16
 
 
 class BadSegment(Exception):
-    """A segment is missing or not what was written. The chain falls back or gives up."""
+    """A segment is missing or damaged. The chain falls back to other files, or gives up."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name}: {why}")
@@ -21,9 +21,9 @@ class BadSegment(Exception):
 
 
 class Blocks:
-    """Reads an extent of `size` bytes up to its tail. Whatever is not as written is BadSegment.
+    """Reads an extent of `size` bytes up to its tail. Raises BadSegment for damaged bytes.
 
-    `sums` are the checksums of all blocks, `trusted` takes them for checked.
+    `sums` are the checksums of all blocks. `trusted` treats all blocks as checked already.
     """
 
     def __init__(
@@ -39,13 +39,15 @@ class Blocks:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether the bytes are at hand, and checked where they lie."""
+        """Whether the bytes are in memory or mapped, and can be checked in place."""
         return isinstance(self._extent, BufferExtent)
 
     def message(self, start: int, stop: int) -> pa.Buffer:
-        """Bytes start..stop: checked if they are copies, only the first block if they are mapped.
+        """Bytes start..stop, all of them checked if they are copies.
 
-        What else lies under columns is then checked by `check_under`.
+        If they are mapped, only the first block is checked: it has the message's header. The other
+        blocks are checked by `check_under` when a column is used, so that unused columns are
+        never read from the disk.
         """
         if self.is_mapped:
             self.check(start, min(stop, start + self._block_bytes))
@@ -58,13 +60,13 @@ class Blocks:
         return data[start - low : stop - low]
 
     def check_under(self, buffer: pa.Buffer) -> None:
-        """Check the blocks under a buffer, if it lies in them."""
+        """Check the blocks that a buffer points into, if it does."""
         start = self._extent.place(buffer)
         if start is not None:
             self.check(start, start + buffer.size)
 
     def holds(self, buffer: pa.Buffer) -> bool:
-        """Whether a buffer lies in the blocks, rather than in memory of its own."""
+        """Whether a buffer points into the blocks; otherwise it has its own memory."""
         return self._extent.place(buffer) is not None
 
     def check(self, start: int, stop: int) -> None:
@@ -77,7 +79,7 @@ class Blocks:
                 checked[number] = 1
 
     def forget(self) -> None:
-        """Check every block anew from now on."""
+        """Forget which blocks were checked, so that all of them are checked again."""
         self._checked = bytearray(len(self._checked))
 
     def _compare(self, number: int, data: pa.Buffer) -> None:
@@ -87,7 +89,7 @@ class Blocks:
 
 
 def read_part(name: str, extent: Extent, start: int, stop: int) -> pa.Buffer:
-    """Bytes start..stop of an extent, all of them."""
+    """Bytes start..stop of an extent; BadSegment when some of them are missing."""
     try:
         data = extent.part(start, stop)
     except BlobNotFound:
@@ -112,12 +114,12 @@ class TailFile:
         return self._tail[start : start + count]
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place counted from the start (0), from here (1) or from the end (2)."""
+        """Move to a position counted from the start (0), from here (1) or from the end (2)."""
         self._at = offset + (0, self._at, self._size)[whence]
         return self._at
 
     def tell(self) -> int:
-        """The place the next read starts at."""
+        """The position at which the next read starts."""
         return self._at
 
     def close(self) -> None:

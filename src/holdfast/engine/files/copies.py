@@ -1,8 +1,9 @@
-"""Second copies: what nothing else holds yet is written twice, under two names.
+"""Second copies: data that exists nowhere else yet is written twice, under two names.
 
-A delta is the only place its version's rows are in until a merge has taken them in. Its file, or
-the pack it shares, is therefore written twice; `chain` reads the second copy when the first one
-is damaged, and `retention` removes it when a merge does its work.
+Until a merge includes a delta's rows, the delta is the only file that has them: without it, every
+version since would be damaged. Therefore its file, or the pack it shares, is written twice. `chain`
+reads the second copy when the first is damaged. `retention` removes it once a merge holds the rows
+as well: from then on the merge and its inputs are copies of each other.
 """
 
 from __future__ import annotations
@@ -24,36 +25,39 @@ _WORTH_A_THREAD_BYTES = 1 << 20
 
 
 def keeps_copies(conf: StateStoreConf, storage: Storage) -> bool:
-    """Whether what is written to a storage under these settings is written twice."""
+    """Whether new deltas and packs in this storage are written twice under these settings.
+
+    By default they are, but not in remote storage, which replicates its data itself.
+    """
     if conf.keep_copies == AUTOMATIC:
         return not storage.source.is_remote
     return conf.keep_copies == "on"
 
 
 def open_writer(storage: Storage, path: str, conf: StateStoreConf) -> BlobWriter:
-    """A writer for a blob that nothing else holds the data of, twice where the settings say so."""
+    """A writer for data that exists nowhere else; writes it twice where the settings say so."""
     if not keeps_copies(conf, storage):
         return storage.open_writer(path)
     return _TwiceWriter(storage, path)
 
 
 def copy_files(storage: Storage, path: str, conf: StateStoreConf) -> list[str]:
-    """The files that such a writer leaves."""
+    """The paths of the files that such a writer creates."""
     return [path, copy_path(path)] if keeps_copies(conf, storage) else [path]
 
 
 def missing_file(storage: Storage, path: str) -> IllegalState:
-    """What a writer is told whose file is gone before the commit: it was cleaned up as a loser."""
+    """The error of a writer whose file is gone before the commit: it was cleaned up as a loser."""
     return IllegalState(
-        f"The file {path} of the next version is missing from {storage.location}: nothing was "
+        f"The file {path} of the next version is missing from {storage.location}. Nothing was "
         "committed. Run the batch again."
     )
 
 
 def not_as_written(storage: Storage, path: str) -> Unavailable:
-    """What a storage is told that gives back other bytes than it got."""
+    """The error for a storage that returns other bytes than were written to it."""
     return Unavailable(
-        f"{storage.location} does not give back {path} as it was written. Check the disk or the "
+        f"{storage.location} does not return {path} as it was written. Check the disk or the "
         "server (`holdfast doctor`), then try again."
     )
 
@@ -61,7 +65,7 @@ def not_as_written(storage: Storage, path: str) -> Unavailable:
 class _TwiceWriter(BlobWriter):
     """Writes a blob and its second copy, and reads the copy back before the blob counts as written.
 
-    Where the storage gains by it the two are written at the same time.
+    The two are written at the same time where that is faster.
     """
 
     def __init__(self, storage: Storage, path: str) -> None:
@@ -100,7 +104,7 @@ class _TwiceWriter(BlobWriter):
                 self._storage.delete(path)
 
     def _both(self, first: Callable[[], object], second: Callable[[], object]) -> object:
-        """Do both, at the same time where there is a thread for it; both have ended afterwards."""
+        """Run both, at the same time if there is a thread for it, and wait for both to end."""
         if self._pool is None:
             done = first()
             second()
@@ -124,10 +128,10 @@ class _TwiceWriter(BlobWriter):
         self._read_back()
 
     def _read_back(self) -> None:
-        """See that the copy is what was written, then let memory go of it: nobody reads it soon.
+        """Check that the copy is what was written, then drop it from the page cache.
 
-        A local disk may answer from memory. That will do while there are two copies; a merge,
-        after which one is left, is read from the disk itself.
+        A local disk may answer from that cache. This is enough while there are two copies; a merge,
+        after which only one is left, is read from the disk itself.
         """
         source, path, found = self._storage.source, self._copy_path, xxhash.xxh3_64()
         try:

@@ -1,4 +1,4 @@
-"""The bytes of a segment: mapped as a whole, or read a part at a time where there is no room."""
+"""The bytes of a segment: mapped as a whole, or read in parts where a map does not fit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Extent(Protocol):
 
 
 class BufferExtent:
-    """All bytes at hand: a map, or a buffer."""
+    """All bytes in memory: a map or a buffer."""
 
     def __init__(self, buffer: pa.Buffer) -> None:
         self.buffer = buffer
@@ -51,7 +51,7 @@ class BufferExtent:
 
 
 class BlobExtent:
-    """Bytes that are read from a blob when asked for, and not kept."""
+    """Bytes that are read from a blob each time, and not kept."""
 
     def __init__(self, storage: Storage, path: str, start: int, size: int) -> None:
         self._storage, self._path, self._start = storage, path, start

@@ -10,9 +10,9 @@ from holdfast.errors import InvalidArgument
 VERSIONS, PACKS, TAGS, RETIRING = "versions", "packs", "tags", "retiring"
 DELIVERED, OUTBOXES, CLAIMS = "delivered", "outbox", "claims"
 COPYING = f"{VERSIONS}/copying"
-"""The mark on a root that is being copied to. Among the manifests, whoever lists them sees it."""
+"""Marks a root as the target of an unfinished copy; listing the manifests shows it."""
 PLACE = "place"
-"""The file by which tasks on other hosts know the driver's disk."""
+"""The file by which tasks on other hosts recognise the driver's disk."""
 STATE_FOLDER = "holdfast"
 """The folder of a query's checkpoint that its state is in."""
 SEGMENT_KINDS = ("delta", "merge", "snapshot")
@@ -28,7 +28,7 @@ _DATA = re.compile(
 _DIRECTORY = re.compile(
     rf"|{PACKS}|{OUTBOXES}|({_NUMBER.pattern})/({_NUMBER.pattern})(/[A-Za-z0-9_$][A-Za-z0-9_$.\-]*)?"
 )
-"""Where in a root data files are: a store's directory, or that of packs or outboxes."""
+"""The directories of data files below a root: those of stores, packs and outboxes."""
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,99}")
 
 
@@ -55,7 +55,7 @@ def manifest_version(path: str) -> int | None:
 
 
 def jump_path(version: int, number: int) -> str:
-    """Where it is noted that a version, made in place of one that was given up, has this number."""
+    """Where a note says that a version, made to replace one that was given up, has this number."""
     return f"{manifest_path(version)}.number-{number}"
 
 
@@ -66,7 +66,7 @@ def jump_of(path: str) -> tuple[int, int] | None:
 
 
 def turn_path(copy_id: str, number: int) -> str:
-    """Where a run says that it goes on with an unfinished copy, the runs of which are numbered."""
+    """Where a run notes that it resumes an unfinished copy; the runs of a copy are numbered."""
     return f"{COPYING}-{copy_id}-{number}"
 
 
@@ -103,15 +103,15 @@ def copied_path(path: str) -> str:
 
 
 def outbox_path(version: int, attempt: str) -> str:
-    """Where rows wait that a version has to deliver."""
+    """Where rows wait until their version is delivered."""
     return f"{OUTBOXES}/{version}-{attempt}.{OUTBOX}"
 
 
 def tag_path(name: str) -> str:
-    """Where a tag is; a name that cannot be one file is refused."""
+    """Where a tag is; InvalidArgument for a name that cannot be a file name."""
     if not _TAG.fullmatch(name):
         raise InvalidArgument(
-            f"The tag {name!r} cannot be used: take up to 100 letters, digits, '_', '-' or '.', "
+            f"The tag {name!r} cannot be used. Use up to 100 letters, digits, '_', '-' or '.', "
             "not starting with '-' or '.'."
         )
     return f"{TAGS}/{name}"
@@ -126,7 +126,7 @@ def tag_name(path: str) -> str | None:
 def delivered_path(version: int, commit_id: str | None) -> str:
     """Where a stream notes at its end that a version has reached the sink.
 
-    Without a commit id: where earlier releases noted it.
+    Without a commit id, this is where earlier releases noted it.
     """
     return f"{DELIVERED}/{version}" + ("" if commit_id is None else f"-{commit_id}")
 
@@ -154,7 +154,7 @@ def is_retiring(path: str) -> bool:
 
 
 def data_file(path: str) -> DataFile | None:
-    """What a data file's name says; None for files of another kind or of somebody else."""
+    """What a data file's name says; None for files of other kinds, or not Holdfast's."""
     match = _DATA.fullmatch(path.rpartition("/")[2])
     if match is None:
         return None
@@ -165,9 +165,9 @@ def data_file(path: str) -> DataFile | None:
 
 
 def is_own_data(path: str) -> bool:
-    """Whether a path, as seen from a root, is that of a data file the root itself may have made.
+    """Whether a path, relative to a root, is one of this root's own data files by its name.
 
-    Those of other roots below it are not.
+    Files of other roots below it are not.
     """
     directory, _, _ = path.rpartition("/")
     return _DIRECTORY.fullmatch(directory) is not None and data_file(path) is not None

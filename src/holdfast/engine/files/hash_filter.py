@@ -1,7 +1,8 @@
-"""A bitmap of the hashes in a segment: says no to most keys the segment does not have.
+"""A bitmap of the hashes in a segment, which rules out most keys that the segment lacks.
 
-Its buckets are the top bits of the hash, sixteen to a row, so that asking for sorted hashes walks
-the bitmap in order. It errs for about one key in sixteen, and only towards yes.
+A hash is one bit, numbered by the top bits of the hash, with sixteen bits for each row. Unlike in a
+Bloom filter, sorted hashes therefore walk the bitmap in order, and a lookup touches one byte. About
+one absent key in sixteen passes; a key that is there always does.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import numpy.typing as npt
 from holdfast.engine.arrays import Hashes, Mask
 
 _BUCKETS_PER_ROW = 16
+# Hashes are sorted as signed numbers. Flipping the sign bit puts them in the same order as unsigned
+# ones, so that buckets ascend with the hashes.
 _SIGN = np.uint32(1 << 31)
 Tops = npt.NDArray[np.uint32]
 
 
 def tops(hashes: Hashes) -> Tops:
-    """The top halves of hashes as a filter wants them; made once to ask several filters."""
+    """The top halves of hashes as a filter takes them; computed once for several filters."""
     halves = (hashes >> 32).astype(np.int32).view(np.uint32)
     halves ^= _SIGN
     return halves
@@ -58,6 +61,8 @@ class HashFilter:
 
     def _add(self, halves: Tops) -> None:
         byte, bit = self._places(halves)
+        # With a repeated index `|=` keeps only the last flag. Hashes are sorted, so flags of one
+        # byte are neighbours: they are joined first.
         starts = np.flatnonzero(np.concatenate([[True], byte[1:] != byte[:-1]]))
         flags = np.left_shift(np.uint8(1), bit)
         self._bitmap[byte[starts]] |= np.bitwise_or.reduceat(flags, starts)

@@ -1,7 +1,12 @@
 """The manifest: the one small file that makes a version real.
 
 On disk it is a line of text (name, format, compression, size, checksum) followed by compressed
-JSON. docs/format.md lists every field.
+JSON. docs/format.md lists every field. Any release can read the line, so a format it does not know
+is rejected by number and not as damage.
+
+Every commit writes a whole manifest, so it must stay small: with the path of each segment, 200
+partitions of 5 stores took 2.6 MB. Hence segments are flat lists without field names, paths are
+derived from version, attempt and kind, and the whole is compressed.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ _CODEC = "zstd"
 
 @dataclass(frozen=True, slots=True)
 class PackSlice:
-    """Where in a pack a small delta lies."""
+    """The position of a small delta in a pack."""
 
     version: int
     attempt: str
@@ -44,8 +49,8 @@ class PackSlice:
 class SegmentRef:
     """A segment as a manifest names it.
 
-    It covers the changes of versions low..high. `inputs` are the segments a merge or snapshot was
-    made of: the same data, to fall back on.
+    It covers the changes of versions low..high. `inputs` are the segments that a merge or snapshot
+    was made from: the same data, to fall back to if it is damaged.
     """
 
     kind: str
@@ -72,7 +77,7 @@ class SegmentRef:
         return segment_path(directory, self.high, self.attempt, self.kind)
 
     def without_inputs(self) -> SegmentRef:
-        """The same segment with nothing to fall back on."""
+        """The same segment without its inputs: there is one level of fallback, not a tree."""
         return replace(self, inputs=())
 
 
@@ -81,7 +86,7 @@ class PartitionEntry:
     """One partition of a store: its segments, newest first, and the bounds every read applies.
 
     Rows whose index column is at or below `evict`, and rows whose expiry is at or below `expire`,
-    are no part of the state. `modulus` is the number of partitions the keys were dealt out to.
+    are not part of the state. `modulus` is the number of partitions among which keys are divided.
     """
 
     index: int
@@ -166,7 +171,7 @@ class Manifest:
         }
 
     def files(self) -> set[str]:
-        """Every data file this version needs, those to fall back on included."""
+        """Every data file this version needs, including those to fall back to."""
         found = set()
         for operator, name, entry in self.partitions():
             directory = self.directory(operator, name, entry.index)
@@ -177,9 +182,9 @@ class Manifest:
 
 
 def delivered_notes(manifest: Manifest) -> list[str]:
-    """The files of which each says that a version of a stream has reached its sink.
+    """The files each of which notes that a version of a stream has reached its sink.
 
-    A note without the commit id counts for a version that was committed when there were no others.
+    A note without the commit id counts only for a version from a release that wrote no other kind.
     """
     own = delivered_path(manifest.version, manifest.commit_id)
     return [own, *([delivered_path(manifest.version, None)] if manifest.numbering is None else [])]
@@ -195,7 +200,10 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(data: pa.Buffer | bytes, name: str) -> Manifest:
-    """The manifest in the bytes of a file; `name` is for messages."""
+    """The manifest in the bytes of a file; messages call the file `name`.
+
+    Raises Corruption for damaged bytes, and InvalidArgument for an unknown format.
+    """
     raw = bytes(data)
     header, newline, packed = raw.partition(b"\n")
     parts = header.split(b" ")
@@ -221,8 +229,8 @@ def decode(data: pa.Buffer | bytes, name: str) -> Manifest:
 
 def _damaged(name: str, why: str) -> Corruption:
     return Corruption(
-        f"The manifest {name} is damaged: {why}. Its version cannot be opened; older ones can, and "
-        "`holdfast verify` says which. To go on from the newest of those, move this file away."
+        f"The manifest {name} is damaged: {why}. `holdfast verify` lists older versions that can "
+        "be opened. To continue from the newest of those, move this file away."
     )
 
 
@@ -300,7 +308,7 @@ def _store_from_json(body: dict[str, Any]) -> StoreEntry:
 
 
 def fingerprint(key_schema: Schema, value_schema: Schema) -> str:
-    """What two stores must share for a task's rows to fit in."""
+    """A text that is equal for stores with equal schemas; a task's rows fit only such stores."""
     return f"{key_schema.fingerprint()}-{value_schema.fingerprint()}"
 
 
@@ -327,14 +335,23 @@ def _partition_from_json(body: dict[str, Any]) -> PartitionEntry:
 
 
 def segment_to_json(ref: SegmentRef) -> list[Any]:
-    """A segment as a flat list: field names would outweigh the data."""
+    """A segment as a flat list: field names would take more room than the data."""
     info = ref.info
     pack = None if ref.pack is None else [ref.pack.version, ref.pack.attempt, ref.pack.offset]
     return [
-        ref.kind, ref.low, ref.high, ref.attempt,
-        info.rows, info.dead, info.size, info.tail, info.checksum, list(info.zone),
-        pack, [segment_to_json(part) for part in ref.inputs],
-    ]  # fmt: skip
+        ref.kind,
+        ref.low,
+        ref.high,
+        ref.attempt,
+        info.rows,
+        info.dead,
+        info.size,
+        info.tail,
+        info.checksum,
+        list(info.zone),
+        pack,
+        [segment_to_json(part) for part in ref.inputs],
+    ]
 
 
 def segment_from_json(body: list[Any]) -> SegmentRef:
@@ -368,7 +385,7 @@ def _outbox_from_json(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-# A manifest that somebody made up must not lead to files outside the root.
+# Paths are built from these parts, and a forged manifest must not lead outside the root.
 
 
 def _number(value: Any) -> int:

@@ -5,6 +5,11 @@ whose metadata describes the others: checksums of all bytes before it in blocks,
 chunk its rows, hash range and zone map. That batch and Arrow's footer are the file's *tail*; the
 manifest holds the tail's length and checksum, so it vouches for every byte. docs/format.md has
 the details.
+
+Arrow writes the metadata of the schema first, before any checksum is known; a batch without rows
+comes last, and is nothing to other Arrow readers. With a checksum for each block instead of one for
+the file, opening reads only the tail and a lookup checks only the blocks it touches, so a large
+snapshot opens in milliseconds.
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ _LOWEST = np.iinfo(np.int64).min
 
 
 class Zone(NamedTuple):
-    """The smallest and largest index and expiry among some rows; pruning goes by it."""
+    """The smallest and largest index and expiry of some rows; reads use it to skip chunks."""
 
     index_min: int = _LOWEST
     index_max: int = NEVER
@@ -56,12 +61,12 @@ class Zone(NamedTuple):
 
 
 NO_ROWS = Zone(NEVER, _LOWEST, NEVER, _LOWEST)
-"""The zone of nothing: joined with another, it is the other."""
+"""The zone without rows: joined with another zone, it gives that zone."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """What the writer of a segment tells the manifest."""
+    """What a manifest records about a segment: its rows, tombstones, bytes, tail and zone."""
 
     rows: int
     dead: int
@@ -136,9 +141,9 @@ def _chunk_info(
 class Segment:
     """An open segment. Opening checks its length and tail; a block is checked when first touched.
 
-    `trusted` skips the block checks: for bytes this process has just written itself. Chunks that
-    are copies, because they are compressed or the file is not mapped, live in `private_chunks`
-    and go when others need the room.
+    `trusted` skips the block checks, for bytes that this process has just written itself. Chunks
+    that are copies, because they are compressed or the file is not mapped, are kept in
+    `private_chunks` until others need the room.
     """
 
     def __init__(
@@ -181,7 +186,7 @@ class Segment:
 
     @property
     def private_bytes(self) -> int:
-        """Memory its filter takes; what is mapped is not counted, nor are `private_chunks`."""
+        """Memory that its filter takes; maps and `private_chunks` are not included."""
         return 0 if self._filter is None else self._filter.nbytes
 
     @property
@@ -203,7 +208,7 @@ class Segment:
         return self._open_chunk(number) if chunk is None else chunk
 
     def filter(self, wanted: int) -> HashFilter | None:
-        """A filter for so many keys, made when they are many enough to be worth it."""
+        """A filter for looking up `wanted` keys; None for so few that it is not worth building."""
         if self._filter is None and wanted * _FILTER_RATIO >= len(self):
             chunks = (self.chunk(number).hashes for number in range(self.num_chunks))
             self._filter = HashFilter(len(self), chunks)
@@ -214,9 +219,9 @@ class Segment:
         self._blocks.check(0, self._body)
 
     def verify(self, progress: Callable[[int], None] | None = None) -> int:
-        """Check every block, remembered or not; return how many bytes that were.
+        """Check every block, even if it was checked before; return the segment's size in bytes.
 
-        `progress` is called with the bytes checked so far.
+        `progress` is called with the number of bytes checked so far.
         """
         self._blocks.forget()
         for start in range(0, self._body, _VERIFY_STEP):
@@ -260,7 +265,7 @@ class Segment:
 
 
 def _read_tail(name: str, extent: Extent, info: SegmentInfo) -> tuple[dict[str, Any], pa.Schema]:
-    """What the tail says about the chunks, and the columns."""
+    """The tail's description of the chunks, and the columns."""
     if extent.size != info.size:
         raise BadSegment(name, f"it has {extent.size} bytes, not {info.size}")
     tail = read_part(name, extent, info.size - info.tail, info.size)

@@ -1,4 +1,4 @@
-"""Writing segments: chunks of rows, then the tail that describes them, as `segment` reads them."""
+"""Writes segments: chunks of rows, then the tail that describes them, as `segment` reads them."""
 
 from __future__ import annotations
 
@@ -101,7 +101,10 @@ class SegmentWriter:
 
 
 class _ChecksumSink:
-    """A file object for Arrow that checksums blocks, then the tail, on their way through."""
+    """A file object for Arrow that computes checksums while bytes pass: of blocks, then the tail.
+
+    Computed on the way, they vouch for what the writer meant, not for what a disk made of it.
+    """
 
     closed = False
 
@@ -164,7 +167,10 @@ class _ChecksumSink:
 
 
 def _chunks_of(rows: Rows) -> Iterator[Rows]:
-    """Slices of bounded size that never part rows of one hash."""
+    """Slices of bounded size that never separate rows of one hash.
+
+    A lookup searches a single chunk for each hash, so all rows of a hash must be in it.
+    """
     total = len(rows)
     if total == 0:
         return

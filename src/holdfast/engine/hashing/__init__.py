@@ -1,1 +1,1 @@
-"""Spark SQL's hash functions without Spark."""
+"""Spark SQL's hash functions, computed without Spark."""

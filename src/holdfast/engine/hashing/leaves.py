@@ -1,8 +1,9 @@
-"""Arrow columns taken apart into what Spark's hash functions see: ints, longs and byte strings.
+"""Splits Arrow columns into what Spark's hash functions see: ints, longs and byte strings.
 
-Spark hashes a struct by folding in its fields and an array by folding in its elements; a null
-leaves the hash as it is. So a column is a list of leaves, and each leaf knows how to fold the
-values of some rows into those rows' running hashes.
+Spark hashes a row from left to right, with the hash so far as the seed of the next value; so the
+order of the columns is part of the hash. It hashes a struct by folding in its fields and an array
+by folding in its elements; a null leaves the hash as it is. So a column is a list of leaves, and
+each leaf folds its values of some rows into the running hashes of those rows.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _PADDING = 8
 
 
 class Scratch:
-    """Room for both hashes of a block of up to `size` rows."""
+    """Buffers for both hashes of a block of up to `size` rows."""
 
     def __init__(self, size: int) -> None:
         self.murmur3 = murmur3.Scratch32(size)
@@ -42,6 +43,7 @@ class Leaf:
 
     def fold32(self, h: murmur3.UInt32, rows: RowSelection, scratch: Scratch) -> None:
         """Folds the values of `rows` into their murmur3 hashes `h`; at most a block of them."""
+        # All rows are hashed and those with nulls restored, so that no rows have to be chosen.
         before = None if self.valid is None else h.copy()
         self._fold32(h, rows, scratch)
         self._restore(h, before, rows)
@@ -96,7 +98,7 @@ class LongLeaf(Leaf):
 
 
 class EqualBytes:
-    """Byte strings of one length at equal distances: read as strided views, without a copy."""
+    """Byte strings of one length at equal distances, read as strided views without a copy."""
 
     def __init__(
         self, data: npt.NDArray[np.uint8], start: int, stride: int, length: int, count: int
@@ -112,7 +114,10 @@ class EqualBytes:
 
 
 class MixedBytes:
-    """Byte strings in the order of their length, read by gathering."""
+    """Byte strings ordered by length, read by gathering.
+
+    In this order the strings that still have a word left are always the last ones, a plain slice.
+    """
 
     def __init__(
         self,
@@ -141,7 +146,7 @@ class MixedBytes:
 class BytesLeaf(Leaf):
     """Byte strings: from `starts[i]` up to `ends[i]` of `data`.
 
-    `stride` is the distance of the strings, where it is the same for all whatever their length.
+    `stride` is the distance between strings, where it does not depend on their length.
     """
 
     def __init__(
@@ -190,14 +195,14 @@ class BytesLeaf(Leaf):
 
     def _mixed(self, rows: RowSelection) -> tuple[MixedBytes, npt.NDArray[np.int64]]:
         if self._padded is None:
-            # Reading eight bytes at the last string's last byte must stay inside.
+            # A read of eight bytes at the last byte of the last string must stay inside.
             self._padded = np.append(self._data, np.zeros(2 * _PADDING, np.uint8))
         if isinstance(rows, slice) and rows == self._last_rows:
             return self._last
         starts = self._starts[rows].astype(np.int64)
         lengths = self._ends[rows].astype(np.int64) - starts
         order = np.argsort(lengths)
-        # Kept for the other hash of the same rows, which comes next.
+        # Kept for the other hash function, which gets the same rows next.
         self._last = MixedBytes(self._padded, starts[order], lengths[order]), order
         self._last_rows = rows if isinstance(rows, slice) else None
         return self._last
@@ -345,7 +350,10 @@ def _bytes_leaf(array: pa.Array, valid: Mask | None) -> BytesLeaf:
 
 
 def _decimal_leaf(array: pa.Array, valid: Mask | None) -> Leaf:
-    """Up to 18 digits as a long, beyond as the shortest big-endian two's complement."""
+    """Up to 18 digits as a long, more as the shortest big-endian two's complement.
+
+    These are Java's `toUnscaledLong` and `BigInteger.toByteArray`, which Spark hashes.
+    """
     words = _values(array, np.dtype((np.uint64, 2)))
     if array.type.precision <= _LONG_DIGITS:
         return LongLeaf(words[:, 0], valid)
@@ -366,7 +374,7 @@ def _reaches(low: npt.NDArray[np.uint64], high: npt.NDArray[np.uint64], bit: int
 
 
 def _interval_leaves(array: pa.Array, valid: Mask | None) -> list[Leaf]:
-    """Microseconds, days, months: the order in which Spark folds them."""
+    """Microseconds, days and months, in the order in which Spark folds them."""
     kind = np.dtype([("months", "<u4"), ("days", "<u4"), ("nanoseconds", "<i8")])
     parts = _values(array, kind)
     micros = np.ascontiguousarray(parts["nanoseconds"]) // 1000

@@ -1,8 +1,9 @@
 """Murmur3_x86_32 as Spark SQL's `hash` computes it, over arrays of rows.
 
-Every function folds one value a row into `h`, the rows' running hashes, in place. Spark differs
-from the published algorithm in strings whose length is no multiple of four: each byte left over is
-mixed like a word of its own, sign extended.
+Every function folds one value a row into `h`, the running hashes of the rows, in place. Spark
+differs from the published algorithm where the length of a string is not a multiple of four: it
+mixes each byte that is left over as if it were a word, sign extended. Libraries of Murmur3
+therefore give other hashes, and cannot be used here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _FIVE = np.uint32(5)
 
 
 class Scratch32:
-    """Room for the intermediate values of up to `size` rows, so that nothing is allocated."""
+    """Buffers for the intermediate values of up to `size` rows, so that nothing is allocated."""
 
     def __init__(self, size: int) -> None:
         self._k = np.empty(size, np.uint32)
@@ -63,7 +64,7 @@ def fold_longs(h: UInt32, halves: tuple[UInt32, UInt32], scratch: Scratch32) -> 
 
 
 def fold_equal_bytes(h: UInt32, block: Any, scratch: Scratch32) -> None:
-    """Folds a byte string a row, all of one length (see `_hash_leaves.EqualBytes`)."""
+    """Folds a byte string a row, all of one length (see `leaves.EqualBytes`)."""
     length = block.length
     for at in range(0, length - length % 4, 4):
         scratch.mix(h, block.read(at, "<u4"))
@@ -73,7 +74,7 @@ def fold_equal_bytes(h: UInt32, block: Any, scratch: Scratch32) -> None:
 
 
 def fold_mixed_bytes(h: UInt32, block: Any, scratch: Scratch32) -> None:
-    """Folds a byte string a row, shorter ones first (see `_hash_leaves.MixedBytes`)."""
+    """Folds a byte string a row, shorter ones first (see `leaves.MixedBytes`)."""
     lengths = block.lengths
     for at in range(0, int(lengths[-1]) - 3, 4):
         first = block.first_of_length(at + 4)

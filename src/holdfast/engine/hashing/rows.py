@@ -1,4 +1,8 @@
-"""The key hash of one row at a time, in plain Python integers; XXH64 is the C package's."""
+"""The key hash of one row at a time, in plain Python integers; XXH64 is the C package's.
+
+For a single row numpy's calls would cost more than the hash. Python's integers have no size, so
+every product and shift is cut to 32 bits by hand.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +65,7 @@ def murmur3_bytes(data: bytes, seed: int) -> int:
         k = k * C1 & _M
         h ^= (k << 15 | k >> 17) * C2 & _M
         h = (h << 13 | h >> 19) * 5 + N & _M
-    for k in data[whole:]:
+    for k in data[whole:]:  # Spark's deviation: each byte is a word, sign extended
         if k > 127:
             k |= 0xFFFFFF00
         k = k * C1 & _M
@@ -74,11 +78,12 @@ def murmur3_bytes(data: bytes, seed: int) -> int:
 
 
 def _joined(top: int, low: int) -> int:
+    # The top half is a signed number in Spark, so the whole is negative where its top bit is set.
     return (top - 0x100000000 if top > 0x7FFFFFFF else top) << 32 | low & _M
 
 
 def _hash_one_long(row: Row) -> int:
-    # murmur3_bytes with its loop written out: the commonest key there is.
+    # murmur3_bytes with its loop unrolled, for the most common type of key.
     value: int | None = row[0]
     if value is None:
         return _hash_null(row)

@@ -1,6 +1,6 @@
 """Sample keys with their hashes, kept in the manifest so that a changed hash is noticed.
 
-A build that hashed otherwise would find none of the stored keys and lose them silently.
+A build that hashed differently would find none of the stored keys, and silently write new ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.types import one_array
 
 
 def make_samples(shape: StoreShape) -> dict[str, Any]:
-    """Keys of the store's schema that no user data went into, and their hashes."""
+    """Invented keys of the store's schema, never user data, and their hashes."""
     columns = [_samples(field.type, field.nullable) for field in shape.layout.keys]
     sink = pa.BufferOutputStream()
     batch = pa.RecordBatch.from_arrays(columns, schema=shape.layout.keys)
@@ -33,10 +33,10 @@ def make_samples(shape: StoreShape) -> dict[str, Any]:
 
 
 def check_samples(shape: StoreShape, hash_name: str, samples: Mapping[str, Any]) -> None:
-    """Refuse state whose hashes this build does not reproduce."""
+    """Raise InvalidArgument for state whose hashes this build does not reproduce."""
     if hash_name != HASH_NAME:
         raise _mismatch(
-            f"it was written with the hash {hash_name!r}, this release has {HASH_NAME!r}"
+            f"it was written with the hash {hash_name!r}, and this release has {HASH_NAME!r}"
         )
     stored = ipc.open_stream(base64.b64decode(samples["keys"])).read_all()
     columns = [one_array(column) for column in stored.columns]

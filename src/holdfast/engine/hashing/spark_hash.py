@@ -5,9 +5,17 @@ The hash belongs to the file format. For key columns k1…kn, of which the first
     mask  = the sum of 2^(i-1) over the columns ki that are null
     _hash = hash(k1, …, kr) << 32  |  xxhash64(k1, …, kn, mask) & 0xFFFFFFFF
 
-with Spark's functions and their seed 42, `mask` being a BIGINT. The top half is what Spark
-partitions by. Spark's hashes skip nulls, so the mask is what tells (NULL, 'k') from ('k', NULL).
-`spark_sql_hash` is the same formula as SQL text.
+with Spark's functions and their seed 42, where `mask` is a BIGINT. Spark's hashes skip nulls, so it
+is the mask that tells (NULL, 'k') from ('k', NULL).
+
+Why Spark's functions: Spark sends a row to a partition by `hash` of its key, so the state of the
+key has to be in that partition as well, and the top half says which one. In a query Spark SQL
+computes the hash in the JVM (`spark_sql_hash` is the formula as SQL text). A store without Spark,
+the command line and the tests must get the same numbers, so the functions are rebuilt here.
+
+Why two halves: 32 bits alone would collide often in a large state, and the low half covers all key
+columns. In a store with prefix keys only the prefix routes, so the rows of a prefix share their top
+half and are neighbours.
 """
 
 from __future__ import annotations
@@ -70,6 +78,8 @@ def key_hashes(
     every = [leaf for some in parts for leaf in some]
     mask = _null_mask(columns)
     found = np.empty(size, np.int64)
+    # Both halves are written in place, as little-endian words: a shift and an `or` would need the
+    # low half masked first, whose sign would otherwise fill the top half.
     halves = found.view(np.uint32)
     for rows, scratch in _blocks(size):
         top = np.full(rows.stop - rows.start, SEED, np.uint32)
@@ -82,7 +92,11 @@ def key_hashes(
 
 
 def partition_of(hashes: Hashes, n: int) -> npt.NDArray[np.int32]:
-    """The partition of each hash among `n`: Spark's `pmod(hash(routing columns), n)`."""
+    """The partition of each hash among `n`: Spark's `pmod(hash(routing columns), n)`.
+
+    The shift keeps the sign, so it gives back Spark's signed hash; numpy's `mod`, like `pmod`, is
+    never negative.
+    """
     found: npt.NDArray[np.int32] = np.mod(hashes >> 32, n).astype(np.int32)
     return found
 
@@ -100,9 +114,9 @@ def spark_sql_hash(names: Sequence[str], num_routing: int) -> str:
 
 
 class KeyHasher:
-    """Hashes keys of one schema, one at a time or by columns; both ways agree.
+    """Hashes keys of one schema, one at a time or by columns, with the same result.
 
-    Raises InvalidArgument when the schema cannot be a key. Safe to share by threads.
+    Raises InvalidArgument when the schema cannot be a key. Threads may share it.
     """
 
     def __init__(self, schema: Schema, num_routing: int) -> None:
@@ -141,14 +155,14 @@ def _length(columns: Sequence[pa.Array]) -> int:
 
 
 def _blocks(size: int) -> Any:
-    """Slices that fit the processor's cache, with one scratch for all of them."""
+    """Slices small enough for the processor's cache, and one scratch for all of them."""
     scratch = Scratch(min(size, _BLOCK))
     for start in range(0, size, _BLOCK):
         yield slice(start, min(start + _BLOCK, size)), scratch
 
 
 def _null_mask(columns: Sequence[pa.Array]) -> LongLeaf | None:
-    """The mask as a column, or None when it is zero everywhere."""
+    """The mask as a column, or None when it is zero in every row."""
     mask: npt.NDArray[np.uint64] | None = None
     for number, column in enumerate(columns):
         valid = validity(column)

@@ -1,7 +1,8 @@
 """XXH64 as Spark SQL's `xxhash64` computes it, over arrays of rows.
 
-Every function folds one value a row into `h`, the rows' running hashes (the seed of the next
-value), in place. This is the published algorithm: ints are their four bytes, longs their eight.
+Every function folds one value a row into `h`, the running hashes of the rows (the seed of the next
+value), in place. This is the published algorithm: ints are their four bytes, longs their eight. The
+C package hashes one value at a time; for a column of keys, numpy is much faster than calling it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _STRIPE = 32
 
 
 class Scratch64:
-    """Room for the intermediate values of up to `size` rows, so that nothing is allocated."""
+    """Buffers for the intermediate values of up to `size` rows, so that nothing is allocated."""
 
     def __init__(self, size: int) -> None:
         self._k = np.empty(size, np.uint64)
@@ -47,7 +48,10 @@ class Scratch64:
         np.bitwise_xor(h, k, out=h)
 
     def mix_zero(self, h: UInt64) -> None:
-        """Mixes eight zero bytes a row into `h`, as `mix_long` would, in half the time."""
+        """Mixes eight zero bytes a row into `h`, as `mix_long` would, in half the time.
+
+        A zero word is zero after its round too, so only the step on `h` is left.
+        """
         _rotate(h, 27, self._t[: len(h)])
         np.multiply(h, _P1, out=h)
         np.add(h, _P4, out=h)
@@ -115,14 +119,14 @@ def fold_longs(h: UInt64, words: UInt64, scratch: Scratch64) -> None:
 
 
 def fold_zeros(h: UInt64, scratch: Scratch64) -> None:
-    """Folds a 64-bit zero a row."""
+    """Folds a 64-bit zero a row: the mask of nulls of a key that has none, the common case."""
     np.add(h, _P5_PLUS_8, out=h)
     scratch.mix_zero(h)
     scratch.finish(h)
 
 
 def fold_equal_bytes(h: UInt64, block: Any, scratch: Scratch64) -> None:
-    """Folds a byte string a row, all of one length (see `_hash_leaves.EqualBytes`)."""
+    """Folds a byte string a row, all of one length (see `leaves.EqualBytes`)."""
     length = block.length
     striped = length // _STRIPE * _STRIPE
     if striped:
@@ -143,7 +147,7 @@ def fold_equal_bytes(h: UInt64, block: Any, scratch: Scratch64) -> None:
 
 
 def fold_mixed_bytes(h: UInt64, block: Any, scratch: Scratch64) -> None:
-    """Folds a byte string a row, shorter ones first (see `_hash_leaves.MixedBytes`)."""
+    """Folds a byte string a row, shorter ones first (see `leaves.MixedBytes`)."""
     lengths = block.lengths
     long_ones = block.first_of_length(_STRIPE)
     np.add(h[:long_ones], _P5, out=h[:long_ones])

@@ -1,1 +1,1 @@
-"""The rows of one partition at one version: read, changed and written."""
+"""The rows of one partition at one version: how they are read, changed and written."""

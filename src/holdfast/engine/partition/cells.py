@@ -1,4 +1,4 @@
-"""Single rows out of Arrow columns, without building an Arrow scalar for each cell."""
+"""Reads single rows of Arrow columns without building an Arrow scalar for each cell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLAIN = {
 
 
 def row_reader(codec: RowCodec, columns: Sequence[pa.Array]) -> RowReader:
-    """A function from a row number to that row, as `codec.from_arrow` would give it."""
+    """Return a function from a row number to that row, as `codec.from_arrow` would give it."""
     readers = [_cell_reader(column) for column in columns]
     if any(reader is None for reader in readers):
         return lambda row: codec.from_arrow([column.slice(row, 1) for column in columns])[0]

@@ -1,4 +1,4 @@
-"""A partition's segments at one version, opened on demand, with a way round damaged ones."""
+"""A partition's segments at one version, opened on demand, with a way around damaged ones."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from holdfast.types import RowCodec, Schema, parse_schema
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 _MOST_TRUSTED = 256
-"""More than the segments of a chain; one that was written before so many others is checked."""
+"""More than a chain has; a segment that was written longer ago than this many is checked."""
 
 
 @dataclass(frozen=True)
 class StoreShape:
-    """All that follows from a store's schemas: codecs, hasher, columns."""
+    """What follows from a store's schemas: codecs, hasher and columns."""
 
     key_schema: Schema
     value_schema: Schema
@@ -72,7 +72,7 @@ class StoreShape:
 
 
 class SegmentCache:
-    """Opens segments of one store directory, each once as long as somebody uses it."""
+    """Opens segments of one store directory, each only once while somebody uses it."""
 
     def __init__(self, storage: Storage, directory: str, layout: Layout) -> None:
         self._storage = storage
@@ -85,14 +85,14 @@ class SegmentCache:
         self._chunks = ChunkShare()
         self._lock = threading.Lock()
         self.mending = threading.RLock()
-        """Held by a chain while it finds out what is damaged and what to read instead."""
+        """Held by a chain while it determines what is damaged and what to read instead."""
 
     def trust(self, name: str) -> None:
         """Skip the block checks of a segment that this process has just written itself."""
         self._trusted.append(name)
 
     def open(self, ref: SegmentRef) -> Segment:
-        """The open segment; BadSegment when it is missing or its tail is damaged."""
+        """Return the open segment. Raises BadSegment when it is missing or its tail is damaged."""
         while True:
             with self._lock:
                 segment, replaced = self._open.get(ref.name), self._replacements(ref)
@@ -100,14 +100,17 @@ class SegmentCache:
                 return segment
             segment = self._read(ref)
             with self._lock:
-                if replaced == self._replacements(ref):  # or it may be what was found damaged
+                if replaced == self._replacements(ref):  # else we may have read the damaged file
                     return self._open.setdefault(ref.name, segment)
 
     def _replacements(self, ref: SegmentRef) -> tuple[bool, bool]:
         return ref.name in self._renewed, ref.name in self._from_copy
 
     def renew(self, ref: SegmentRef) -> bool:
-        """Read a damaged segment anew from its source; False where that was done, or is no use."""
+        """Read a damaged segment from its source from now on, without the cache.
+
+        Returns False where that was done already, or the damaged bytes are the source's.
+        """
         with self._lock:
             if ref.name in self._renewed:
                 return False
@@ -123,7 +126,7 @@ class SegmentCache:
     def use_copy(self, ref: SegmentRef) -> bool:
         """Read a damaged segment from its second copy from now on.
 
-        False where that was done already, and where there is no intact one.
+        Returns False where that was done already, or there is no intact copy.
         """
         with self._lock:
             if ref.name in self._from_copy:
@@ -138,7 +141,7 @@ class SegmentCache:
         return True
 
     def has_replaced(self, ref: SegmentRef, name: str) -> bool:
-        """Whether a segment was opened as `name` by some, and is opened from elsewhere by now.
+        """Whether a segment that some readers opened as `name` is now read from elsewhere.
 
         Requires: what is opened now is intact, or has another name.
         """
@@ -181,7 +184,7 @@ class SegmentCache:
         if ref.pack is None:
             return self._file(name, path)
         start, size = ref.pack.offset, ref.info.size
-        if self._storage.is_remote:  # the rest of the pack is not wanted here
+        if self._storage.is_remote:  # the rest of the pack belongs to other partitions
             return self._part(name, path, start, size)
         whole = self._file(name, path)
         if whole.size < start + size:
@@ -210,7 +213,7 @@ class SegmentCache:
 
     @property
     def chunk_bytes(self) -> int:
-        """Memory of chunks that are copies of what is in the files."""
+        """Memory of chunks that are copies of data in the files."""
         return self._chunks.nbytes
 
 
@@ -219,7 +222,7 @@ def _ends_early(name: str, size: int, end: int) -> BadSegment:
 
 
 class Chain:
-    """The segments of one partition at one version. Safe to share by readers."""
+    """The segments of one partition at one version. Readers in several threads may share it."""
 
     def __init__(self, entry: PartitionEntry, version: int, cache: SegmentCache) -> None:
         self.entry = entry
@@ -238,7 +241,7 @@ class Chain:
 
     @property
     def refs(self) -> tuple[SegmentRef, ...]:
-        """The segments that are read, newest first; inputs where a merge was damaged."""
+        """The segments that are read, newest first; the inputs of a merge if it was damaged."""
         return tuple(self._refs)
 
     def run(
@@ -248,10 +251,10 @@ class Chain:
         newer: Sequence[Source] = (),
         bounds: Bounds | None = None,
     ) -> Result:
-        """`work` on the state, `newer` sources on top of it.
+        """Return what `work` returns for the state, with the sources `newer` on top of it.
 
-        A segment found damaged meanwhile is replaced by what it was made of, and the work done
-        again; without such inputs it is Corruption.
+        If a segment turns out to be damaged, other files with its data take its place and `work`
+        runs again. Raises Corruption when there are none.
         """
         while True:
             try:
@@ -271,22 +274,22 @@ class Chain:
 
     @property
     def private_bytes(self) -> int:
-        """Memory of their own that the segments opened so far hold, and those of this store."""
+        """Private memory of the segments opened so far, and of this store's cached chunks."""
         with self._lock:
             filters = sum(segment.private_bytes for segment in self._segments or ())
             return filters + self._cache.chunk_bytes
 
     def between(self, start: int, stop: int) -> tuple[tuple[SegmentRef, ...], list[Segment]]:
-        """What is read for the manifest's segments start..stop, and the open segments."""
+        """The segments read in place of the manifest's segments start..stop, and open."""
         with self._lock:
             at = [i for i, origin in enumerate(self._origins) if start <= origin < stop]
             segments = self.segments()
             return tuple(self._refs[i] for i in at), [segments[i] for i in at]
 
     def usable(self) -> None:
-        """Make sure every block of the segments is intact, falling back where one is not.
+        """Check every block of the segments, falling back where one is damaged.
 
-        Called before a long read, so that nothing can go wrong in the middle of it.
+        Called before a long read, which cannot be repeated once it has returned rows.
         """
         while True:
             try:
@@ -297,7 +300,12 @@ class Chain:
                 self.fall_back(bad)
 
     def fall_back(self, bad: BadSegment) -> None:
-        """Read round a damaged segment from now on; Corruption where that is impossible."""
+        """Read around a damaged segment from now on. Raises Corruption where that is impossible.
+
+        What is cheaper is tried first: the same file without the cache, the segments that a merge
+        was made from, the second copy. Another reader may have found the damage first; then there
+        is nothing to do but to read again.
+        """
         with self._lock, self._cache.mending:
             for place, ref in enumerate(self._refs):
                 if self._cache.path(ref) == bad.name and _is_bad(self._cache, ref):
@@ -312,19 +320,19 @@ class Chain:
                 if bad.name in self._left:
                     return  # another reader of this chain was faster
         raise Corruption(
-            f"Version {self.version} cannot be read: {bad.name} is damaged ({bad.why}), and no "
-            "older copy of its data is left. Run `holdfast verify` to find versions that are "
-            "intact, and continue from one of them."
+            f"Version {self.version} cannot be read: {bad.name} is damaged ({bad.why}), and there "
+            "is no other copy of its data. Run `holdfast verify` to find versions that are intact, "
+            "and continue from one of them."
         ) from bad
 
     def _read_round(self, place: int, bad: BadSegment) -> bool:
-        """Choose what to read for a damaged segment; False where nothing is left."""
+        """Choose what to read in place of a damaged segment; False where nothing is left."""
         ref = self._refs[place]
         if self._cache.renew(ref):
             log.warning("%s. Reading it from its source again.", bad)
             return True
         if ref.inputs:
-            log.warning("%s. Using the %d segments it was made of.", bad, len(ref.inputs))
+            log.warning("%s. Using the %d segments it was made from.", bad, len(ref.inputs))
             self._refs[place : place + 1] = ref.inputs
             self._origins[place : place + 1] = [self._origins[place]] * len(ref.inputs)
             self._left.add(bad.name)
@@ -338,8 +346,8 @@ class Chain:
 def _is_bad(cache: SegmentCache, ref: SegmentRef) -> bool:
     """Whether this very segment is damaged: several may share a pack.
 
-    Every chunk is opened: a segment that is called intact must be one that reads do not fail on,
-    or they would be repeated for ever.
+    Every chunk is opened: reads must not fail on a segment that is called intact, or they would be
+    repeated for ever.
     """
     try:
         segment = cache.open(ref)

@@ -1,6 +1,8 @@
-"""Chunks that take memory of their own: compressed ones, and those of files that are not mapped.
+"""A cache of chunks that are not mapped: they are compressed, or their file is read in ranges.
 
-All stores of a process share one cache, so that its size does not depend on how many there are.
+Mapped chunks need no cache: the operating system's page cache keeps them, shared by all workers of
+the host. These here are private copies, so all stores of a process share one cache, whose size
+does not depend on how many stores there are.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class _Entry:
 
 
 class ChunkCache:
-    """Chunks of any stores, the least recently used forgotten first. Thread-safe."""
+    """Chunks of any stores; the least recently used are dropped first. Thread-safe."""
 
     def __init__(self, limit_bytes: int = _LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -37,7 +39,7 @@ class ChunkCache:
         self.nbytes = 0
 
     def restart(self) -> None:
-        """Begin anew in a fork, where nobody gives back a lock that was taken."""
+        """Start empty in a forked process: a thread that held the lock does not exist there."""
         self._lock = threading.Lock()
         for entry in self._chunks.values():
             entry.share.nbytes = 0
@@ -46,13 +48,13 @@ class ChunkCache:
         self.nbytes = 0
 
     def new_owner(self, segment: object) -> int:
-        """A number that tells a segment's chunks from all others'; they go when it does."""
+        """A number that identifies a segment's chunks; they are dropped when it is collected."""
         owner = next(self._owners)
         weakref.finalize(segment, self._forget, owner).atexit = False
         return owner
 
     def get(self, owner: int, number: int) -> Rows | None:
-        """A chunk that is still there."""
+        """Return a chunk, or None when it is no longer cached."""
         with self._lock:
             found = self._chunks.get((owner, number))
             if found is None:
@@ -61,7 +63,7 @@ class ChunkCache:
             return found.chunk
 
     def put(self, share: ChunkShare, owner: int, number: int, chunk: Rows, nbytes: int) -> None:
-        """Keep a chunk; one that is larger than the limit is kept alone."""
+        """Cache a chunk; one that is larger than the limit is cached alone."""
         with self._lock:
             self._drop_gone()
             self._drop(owner, number)
@@ -73,7 +75,9 @@ class ChunkCache:
                 self._drop(*next(iter(self._chunks)))
 
     def _forget(self, owner: int) -> None:
-        # Called when a segment is collected, which may be in the middle of any of the methods.
+        # Called when a segment is collected, which may happen in the middle of any method, and so
+        # in the thread that holds the lock: waiting for it would never end. If it is taken, the
+        # next `put` drops the chunks.
         self._gone.append(owner)
         lock = self._lock
         if lock.acquire(blocking=False):

@@ -1,7 +1,8 @@
-"""Arrow columns compared and gathered by bit pattern and validity, never by value.
+"""Compares and gathers Arrow columns by bit pattern and validity, never by value.
 
-Keys are equal when their bits and null flags are: NaN is one key, and a nullable integer never
-takes a detour through a float. `canonical_column` makes equal floats equal in their bits first.
+Keys are equal when their bits and null flags are: so NaN equals itself, and a nullable integer is
+never converted to a float, which would merge large numbers. `canonical_column` first gives equal
+floats equal bits.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 def words(array: pa.Array) -> list[npt.NDArray[Any]] | None:
     """The data of a fixed-width column as unsigned words, or None for other types.
 
-    What stands under a null is undefined.
+    The words of nulls are undefined.
     """
     kind = array.type
     if pa.types.is_boolean(kind):

@@ -1,4 +1,4 @@
-"""The changes of one store that are not committed yet."""
+"""The uncommitted changes of one store."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from holdfast.types import MOST_COLUMN_BYTES
 
 _MAX_RUNS = 8
 _CELL_BYTES = 120
-"""A rough price of a Python cell, for the memory metric."""
+"""A rough size of a Python cell, for the memory metric."""
 
 _Change = tuple[tuple[Any, ...], tuple[Any, ...] | None, int | None]
 
 
 class Memtable:
-    """Rows put and removed one by one in a dict, batches as sorted runs under it."""
+    """Rows that are put and removed one by one in a dict, over batches as sorted runs."""
 
     def __init__(self, shape: StoreShape) -> None:
         self._shape = shape
@@ -45,7 +45,7 @@ class Memtable:
 
     @property
     def known_existed(self) -> Mask | None:
-        """For a memtable of exactly one run: which of its keys are in the base, if known."""
+        """For a memtable of exactly one run, which of its keys the base has, if that is known."""
         return self._known if len(self._runs) == 1 and not self.rows else None
 
     def add(self, run: Rows, existed: Mask | None = None) -> None:
@@ -71,8 +71,9 @@ class Memtable:
         return self._sources
 
     def seal(self) -> list[Rows]:
-        """All changes in hash order, each key once: one run, or several that come one after
-        another where one would be too large.
+        """Return all changes in hash order, each key once.
+
+        They are one run, or several consecutive ones where a single one would be too large.
         """
         self._flush()
         self._merge_above(1)
@@ -102,7 +103,9 @@ class Memtable:
             run = self._run_of(changes)
         except pa.ArrowCapacityError:
             if len(changes) == 1:
-                raise InvalidArgument("A value of more than 2 GiB cannot be stored.") from None
+                raise InvalidArgument(
+                    "A row with a cell of more than 2 GiB cannot be stored. Split the value."
+                ) from None
         else:
             if len(changes) == 1 or run.nbytes <= MOST_COLUMN_BYTES:
                 yield run

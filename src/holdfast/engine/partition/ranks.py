@@ -1,8 +1,11 @@
-"""Where in sorted hashes others belong: a table instead of a binary search for each.
+"""Finds the places of hashes among sorted hashes, by a table instead of binary searches.
 
-Hashes are spread evenly, so the top bits of one nearly say its place. The table holds the place
-of each bucket's first hash; from there the right one is a step or two away. Three to four times
-as fast as `searchsorted` for many sorted hashes.
+Hashes are spread evenly, so the top bits of a hash nearly say where it stands among the others. The
+table has the place of the first hash in each bucket; the right one is a step or two further. This
+is three to four times as fast as `searchsorted` for many sorted hashes.
+
+Where many rows share their top bits, such as those of one prefix, a bucket is long and the steps
+are many: `for_even` then gives no table, and the caller searches.
 """
 
 from __future__ import annotations
@@ -18,11 +21,13 @@ _MOST_IN_A_BUCKET = 64
 
 
 class RankTable:
-    """The places of hashes among `hashes`, which are sorted and at least one."""
+    """The places of hashes among `hashes`. Requires: these are sorted and not empty."""
 
     def __init__(self, hashes: Hashes) -> None:
         self._hashes = hashes
         words = hashes.view(np.uint64)
+        # Differences are taken modulo 2^64. So they ascend with the signed hashes, although as
+        # unsigned numbers the negative ones would come last.
         self._first = words[0]
         span = int(hashes[-1]) - int(hashes[0])
         buckets = max(1, len(hashes) // _ROWS_PER_BUCKET)
@@ -33,12 +38,12 @@ class RankTable:
 
     @classmethod
     def for_even(cls, hashes: Hashes) -> RankTable | None:
-        """A table, or None where the hashes are not spread evenly enough for one."""
+        """Return a table, or None where the hashes are not spread evenly enough."""
         table = cls(hashes)
         return table if table._is_even else None
 
     def places(self, wanted: Hashes) -> Index:
-        """For each wanted hash the place of the first that is not below it.
+        """Return for each wanted hash the place of the first hash that is not below it.
 
         Requires: `wanted` lie between the first and the last hash, both included.
         """

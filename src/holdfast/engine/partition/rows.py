@@ -1,4 +1,4 @@
-"""Rows sorted by key hash: what memtables, segments and merges are made of."""
+"""Rows sorted by key hash, of which memtables, segments and merges consist."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ NEVER = np.iinfo(np.int64).max
 class Rows:
     """Rows in the order of their key hash. Immutable; at most one row for each key.
 
-    `dead` marks tombstones (None: there are none), `expires` the time in ms at which a row ends
-    (None: no row does). The values of a tombstone are null and mean nothing. `is_private` rows are
-    copies that should not be held for a few of them.
+    `dead` marks tombstones (None: there are none), `expires` has the time in ms at which a row
+    expires (None: no row does). The values of a tombstone are null and have no meaning.
+    `is_private` rows are copies: whoever needs a few of them copies these, and drops the rest.
     """
 
     is_private = False
@@ -73,10 +73,11 @@ class Rows:
     def find(
         self, hashes: Hashes, keys: Sequence[pa.Array], rows: Index | None = None
     ) -> tuple[Index, Index]:
-        """Where the wanted keys stand: which of them were found, and at which row of mine.
+        """Find keys; return the numbers of those found, and the row of each.
 
         `hashes` are sorted. `keys` are their key columns, or when `rows` is given the columns in
-        which key i is row `rows[i]`. Walks whole runs of equal hashes.
+        which key i is row `rows[i]`. Runs of equal hashes are searched whole: Spark's hashes skip
+        nulls inside arrays and structs, so different keys may well have one hash.
         """
         size = len(self.hashes)
         if size == 0 or len(hashes) == 0:
@@ -102,7 +103,7 @@ class Rows:
         return _joined(found), _joined(places)
 
     def _places(self, hashes: Hashes) -> tuple[Index, Index]:
-        """Which of some sorted hashes are there, and the first row of each."""
+        """Which of the sorted `hashes` exist here, and the first row of each."""
         if not self._ranks_tried and len(hashes) * _WORTH_RANKS >= len(self.hashes):
             self._ranks_tried = True
             self._ranks = RankTable.for_even(self.hashes)
@@ -117,7 +118,7 @@ class Rows:
         return there + low, at.take(there)
 
     def find_one(self, key_hash: int, key: tuple[Any, ...], codec: RowCodec) -> int:
-        """The row of one key in the form `codec.hashable` gives, or -1."""
+        """The row of a key, given in the form of `codec.hashable`; -1 when there is none."""
         hashes = self._hash_view
         if hashes is None:
             hashes = self._hash_view = self.hashes.data
@@ -167,7 +168,7 @@ class Rows:
         )
 
     def take(self, rows: Index) -> Rows:
-        """The given rows; ascending, so that the order holds."""
+        """The given rows. Requires: their numbers ascend, so that rows stay in order."""
         return Rows(
             self.hashes[rows],
             [take(array, rows) for array in self.keys],
@@ -177,7 +178,7 @@ class Rows:
         )
 
     def where(self, mask: Mask) -> Rows:
-        """The rows the mask says."""
+        """The rows that the mask selects."""
         return self if mask.all() else self.take(np.flatnonzero(mask))
 
     def between(self, low: int, high: int | None) -> Rows:
@@ -194,10 +195,12 @@ def sort_rows(
     dead: Mask | None = None,
     expires: Hashes | None = None,
 ) -> tuple[Rows, Index]:
-    """Rows out of columns in any order, and for each row the place it came from.
+    """Make rows from columns in any order; return them, and for each the position it came from.
 
     Of equal keys the last one stays.
     """
+    # A batch seldom has equal hashes: the faster, unstable sort is tried first. If it has, a stable
+    # sort of the reversed batch puts the last of equal keys first.
     order: Index = np.argsort(hashes)
     in_order = hashes[order]
     key_columns = [canonical_column(array) for array in keys]
@@ -217,14 +220,15 @@ def sort_rows(
 
 
 def first_rows(hashes: Hashes, keys: Sequence[pa.Array]) -> Index:
-    """Of rows in any order, the first of each key, in their order."""
+    """The first row of each key among rows in any order; the result keeps that order."""
     order: Index = np.argsort(hashes, kind="stable")
     keep = _first_of_each_key(hashes[order], [canonical_column(array) for array in keys], order)
     return np.sort(order[keep])
 
 
 def merge_rows(newest_first: Sequence[Rows]) -> Rows:
-    """One run out of several; of equal keys the row of the newest run stays, tombstones too."""
+    """Merge runs into one. Of equal keys the row of the newest run stays, tombstones included."""
+    # The runs are joined newest first and sorted stably, so the first row of a key is the newest.
     runs = [run for run in newest_first if len(run)]
     if len(runs) <= 1:
         return runs[0] if runs else newest_first[0]
@@ -258,7 +262,11 @@ def _joined_flags(parts: list[Any], sizes: list[int], default: Any, order: Index
 
 
 def _first_of_each_key(hashes: Hashes, keys: Sequence[pa.Array], order: Index) -> Mask:
-    """Over rows sorted by hash, which are the first of their key."""
+    """Which rows, sorted by hash, are the first of their key.
+
+    Rows are compared with their neighbours. That finds all equal keys, except where different keys
+    have one hash and may alternate: the rows of such a hash are compared one by one.
+    """
     keep = np.ones(len(hashes), bool)
     twins = np.flatnonzero(hashes[1:] == hashes[:-1])
     if len(twins) == 0:

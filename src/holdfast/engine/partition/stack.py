@@ -1,4 +1,4 @@
-"""Reading through a stack of sorted sources, newest first."""
+"""Reads a stack of sorted sources, newest first."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LOWEST = int(np.iinfo(np.int64).min)
 _LOW_HALF = (1 << 32) - 1
 _GETS_WORTH_FILTERS = 4096
 PIECE_BYTES = 128 << 20
-"""What is merged at a time at most, unless all of it has one hash."""
+"""The most that is merged at a time, unless all of it has one hash."""
 
 
 class Source(Protocol):
-    """Sorted rows in chunks: an open segment or a run of a memtable."""
+    """Sorted rows in chunks: an open segment, or a run of a memtable."""
 
     firsts: Hashes
     starts: list[int]
@@ -42,7 +42,14 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What every read hides: an index at or below `evict`, an expiry at or below `expire`."""
+    """What every read hides: an index at or below `evict`, an expiry at or below `expire`.
+
+    A watermark only grows, so one number in the manifest removes any number of rows. Nothing is
+    written for them, and their bytes go with the next merge.
+
+    The newest row of a key is chosen first, and the bounds apply to that row. In the other order an
+    expired row would vanish and an older row of its key come back.
+    """
 
     evict: int | None = None
     expire: int | None = None
@@ -67,7 +74,7 @@ def _and(left: Mask | None, right: Mask) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class KeyMatches:
-    """Where the wanted keys were found: for each chunk its rows `at`, for wanted numbers `to`."""
+    """Where wanted keys were found: chunks, in each the rows `at` for the wanted numbers `to`."""
 
     parts: list[tuple[Rows, Index, Index]]
     wanted: int
@@ -112,7 +119,7 @@ class IndexRange:
 
 
 class SegmentStack:
-    """A partition's state as of now: sources newest first, seen through bounds. Immutable."""
+    """A partition's state: sources, newest first, seen through bounds. Immutable."""
 
     def __init__(self, sources: Sequence[Source], layout: Layout, bounds: Bounds) -> None:
         self._sources = [source for source in sources if source.num_chunks]
@@ -123,7 +130,7 @@ class SegmentStack:
         self._filters: list[HashFilter | None] = [None] * len(self._sources)
 
     def lookup(self, hashes: Hashes, keys: Sequence[pa.Array]) -> KeyMatches:
-        """Find keys sorted by hash. The newest row of a key decides, then the bounds apply."""
+        """Find keys, sorted by hash. The newest row of a key decides, then the bounds apply."""
         hits, _ = _hits(self._sources, hashes, keys)
         return KeyMatches([hit for hit in map(self._live_hit, hits) if len(hit[1])], len(hashes))
 
@@ -135,7 +142,9 @@ class SegmentStack:
     def get_one(
         self, key_hash: int, key: tuple[Any, ...], keys: RowCodec, values: RowCodec
     ) -> tuple[Any, ...] | None:
-        """The value of one key, given in the form `keys.hashable` makes."""
+        """The value of one key, given in the form of `keys.hashable`; None without the key."""
+        # Filters cost a pass over their sources, so single reads only get them after so many. The
+        # oldest source needs none: it is asked last, and has most of the keys.
         self._gets += 1
         if self._gets == _GETS_WORTH_FILTERS:
             self._filters = [source.filter(len(source)) for source in self._sources[:-1]]
@@ -166,7 +175,7 @@ class SegmentStack:
         """The state in hash order, a piece at a time, each key once.
 
         `low`..`high` limits the hashes (`high` excluded), `within` the index. With `keep_dead`
-        tombstones come too, and rows the bounds hide come as tombstones.
+        tombstones are included, and rows that the bounds hide become tombstones.
         """
         for runs in self._piece_runs(low, high, within):
             merged = merge_rows(runs)
@@ -179,7 +188,10 @@ class SegmentStack:
                 yield merged
 
     def with_tops(self, tops: Hashes) -> list[Rows]:
-        """The live rows whose hash has one of the given top halves, which ascend; one run."""
+        """The live rows whose hash has one of the given top halves, as one run or none.
+
+        Requires: the top halves ascend.
+        """
         lows, highs = tops << 32, tops << 32 | _LOW_HALF
         runs = [
             rows.take(at)
@@ -196,8 +208,9 @@ class SegmentStack:
     def _piece_runs(
         self, low: int, high: int | None, within: IndexRange | None
     ) -> Iterator[list[Rows]]:
-        """What is merged at a time: cut at the chunks of the largest source, and where it is
-        still too much in halves.
+        """The runs to merge at a time.
+
+        They are cut at the chunks of the largest source, and halved where they are still too large.
         """
         if not self._sources:
             return
@@ -239,7 +252,7 @@ class SegmentStack:
             yield rows if within is None else within.cut(rows, self._layout)
 
     def dying(self, new: Bounds) -> int:
-        """How many live keys the bounds `new` would hide. Costs nothing where none can be."""
+        """How many live keys the bounds `new` would hide. Reads no chunk that cannot have any."""
         return sum(len(at) for _, at in self._dying(new))
 
     def dying_rows(self, new: Bounds) -> Iterator[Rows]:
@@ -256,9 +269,9 @@ class SegmentStack:
                     yield rows, _not_in(self._sources[:place], rows, at)
 
     def earliest(self, after: int, *, expiry: bool) -> int | None:
-        """The lowest index, or expiry, above a number; that of a removed row may be among them.
+        """The lowest index, or expiry, above a number; it may be that of a removed row.
 
-        Chunks that lie above it as a whole are not read.
+        Chunks that lie completely above the number are not read.
         """
         found = NEVER
         for source in self._sources:
@@ -304,7 +317,7 @@ class SegmentStack:
 def _in_ranges(
     source: Source, number: int, lows: Hashes, highs: Hashes
 ) -> Iterator[tuple[Rows, Index]]:
-    """A chunk and its rows in ranges of hashes that ascend, both ends included; or nothing."""
+    """A chunk and its rows in ascending ranges of hashes, both ends included; or nothing."""
     first = int(np.searchsorted(highs, source.firsts[number]))
     last = int(np.searchsorted(lows, source.last(number), "right"))
     if first >= last:
@@ -319,7 +332,7 @@ def _in_ranges(
 
 
 def buried(rows: Rows, dead: Mask) -> Rows:
-    """`rows` with tombstones where `dead`; their values are emptied."""
+    """`rows` with tombstones where `dead`; their values become null."""
     if not dead.any():
         return rows
     values = []
@@ -331,7 +344,7 @@ def buried(rows: Rows, dead: Mask) -> Rows:
 
 
 def _middle(runs: Sequence[Rows]) -> int | None:
-    """A hash that parts the heaviest run, or another one; None where each has a single hash."""
+    """A hash that divides the largest run, or another one; None where each has a single hash."""
     for run in sorted(runs, key=lambda run: run.nbytes, reverse=True):
         for at in (len(run) // 2, int(np.searchsorted(run.hashes, run.hashes[0], "right"))):
             if at < len(run) and run.hashes[at] > run.hashes[0]:
@@ -340,7 +353,7 @@ def _middle(runs: Sequence[Rows]) -> int | None:
 
 
 def _not_in(newer: Sequence[Source], rows: Rows, at: Index) -> Index:
-    """Those of the rows `at` that have a key no newer source has a row of."""
+    """Those of the rows `at` whose key is in no newer source."""
     if len(at) == 0 or not newer:
         return at
     _, missing = _hits(newer, rows.hashes[at], [take(array, at) for array in rows.keys])
@@ -350,7 +363,10 @@ def _not_in(newer: Sequence[Source], rows: Rows, at: Index) -> Index:
 def _hits(
     sources: Sequence[Source], hashes: Hashes, keys: Sequence[pa.Array]
 ) -> tuple[list[tuple[Rows, Index, Index]], Mask]:
-    """The newest row of each of some keys sorted by hash, dead or not, and which have none."""
+    """The newest row, dead or not, of each of the keys, and which keys have none.
+
+    Requires: the keys are sorted by hash.
+    """
     hits: list[tuple[Rows, Index, Index]] = []
     missing = np.ones(len(hashes), bool)
     halves: Tops | None = None

@@ -26,7 +26,7 @@ FOUND = "_found"
 
 @dataclass(frozen=True, slots=True)
 class SealedDelta:
-    """The outcome of an update: the delta's rows in hash order, the number of keys, the bounds."""
+    """The result of an update: the delta's rows in hash order, the number of keys, the bounds."""
 
     pieces: list[Rows]
     num_keys: int
@@ -44,7 +44,7 @@ class PartitionReader:
 
     @property
     def bounds(self) -> Bounds:
-        """What every read applies."""
+        """The bounds that every read applies."""
         return self._bounds
 
     def get(self, key: Any, hashed: int | None = None) -> tuple[Any, ...] | None:
@@ -84,10 +84,10 @@ class PartitionReader:
         return self._table(columns, values, found[back])
 
     def _find(self, hashes: Hashes, keys: list[pa.Array]) -> tuple[Mask, list[pa.Array]]:
-        """Which of some sorted keys there are, and their values.
+        """Which of the sorted keys exist, and their values.
 
-        Values are gathered inside the read: their blocks are checked when first touched, and a
-        damaged one must make the chain fall back.
+        Values are gathered inside the read: their blocks are checked when first touched, and the
+        chain must fall back when one is damaged.
         """
 
         def work(view: SegmentStack) -> tuple[Mask, list[pa.Array]]:
@@ -96,8 +96,8 @@ class PartitionReader:
                 return found.mask(), found.values(self.shape.layout)
             except (pa.ArrowCapacityError, pa.ArrowInvalid) as error:
                 raise InvalidArgument(
-                    f"The values of these {len(hashes)} keys are more than one column holds "
-                    "(2 GiB). Ask for fewer keys at a time."
+                    f"The values of these {len(hashes)} keys do not fit in one column (2 GiB). "
+                    "Ask for fewer keys at a time."
                 ) from error
 
         found: tuple[Mask, list[pa.Array]] = self._read(work)
@@ -117,14 +117,17 @@ class PartitionReader:
         return self._watched(self._read(lambda view: view.pieces(**limits)))
 
     def _watched(self, pieces: Iterator[Rows]) -> Iterator[Rows]:
-        """The same pieces; a file that goes bad in the middle ends them with an error."""
+        """The same pieces; a file that becomes damaged in the middle ends them with an error.
+
+        The reader has already got rows, so the read cannot be repeated from another file here.
+        """
         try:
             yield from pieces
         except BadSegment as bad:
             self.chain.fall_back(bad)
             raise Unavailable(
                 f"{bad.name} changed while version {self.chain.version} was read ({bad.why}). Read "
-                "again: there is another way to the same version."
+                "it again: other files have the same data."
             ) from bad
 
     def tables(self, within: IndexRange | None = None) -> Iterator[pa.Table]:
@@ -133,7 +136,7 @@ class PartitionReader:
             yield rows_table(self.shape, piece)
 
     def delta_pieces(self) -> Iterator[Rows]:
-        """The changes this version made, tombstones included, whatever the bounds hide."""
+        """The changes of this version, including tombstones and rows that the bounds hide."""
         newest = self.chain.entry.segments[:1]
         if not newest or not newest[0].low == newest[0].high == self.chain.version:
             return iter(())
@@ -142,7 +145,7 @@ class PartitionReader:
         return self._watched(delta.chunk(number) for number in range(delta.num_chunks))
 
     def changed_pieces(self) -> Iterator[tuple[Rows, Mask | None]]:
-        """The changes this version made, and which of the rows it holds; None when all."""
+        """The changes of this version, and which of the rows are in its state; None for all."""
         for piece in self.delta_pieces():
             yield piece, self.chain.bounds.live(piece, slice(None), self.shape.layout)
 
@@ -163,14 +166,16 @@ class PartitionReader:
         return self._watched(self._read(lambda view: view.pieces(within=within), before))
 
     def earliest(self, after: int, *, expiry: bool) -> int | None:
-        """The lowest index, or expiry, above a number, that a row has or had."""
+        """The lowest index, or expiry, above a number that a row has or had."""
         found: int | None = self._read(lambda view: view.earliest(after, expiry=expiry))
         return found
 
     def prefix_pieces(self, prefix: Any) -> Iterator[Rows]:
         """The rows whose first key columns equal `prefix`, as of this call."""
         if self.shape.prefix == 0:
-            raise InvalidArgument("This store was not opened with num_cols_prefix_key.")
+            raise InvalidArgument(
+                "This store has no prefix keys. Create it with num_cols_prefix_key to scan them."
+            )
         routing = self.shape.prefix_shape
         wanted = routing.keys.encode(prefix)
         top = routing.hasher.hash_row(wanted) >> 32 << 32
@@ -180,12 +185,14 @@ class PartitionReader:
         return _starting_with(columns, self.pieces(low=top, high=high))
 
     def with_prefixes(self, table: pa.Table) -> list[Rows]:
-        """The rows of many prefixes, found in one pass; rows of others may be among them.
+        """The rows of many prefixes, found in one pass; others may be among them.
 
-        `table` has the prefix columns, or the hashes of rows with these prefixes in `_hash`.
+        `table` has the prefix columns, or in `_hash` the hashes of rows with these prefixes.
         """
         if self.shape.prefix == 0:
-            raise InvalidArgument("This store was not opened with num_cols_prefix_key.")
+            raise InvalidArgument(
+                "This store has no prefix keys. Create it with num_cols_prefix_key to scan them."
+            )
         routing = self.shape.prefix_shape
         columns = columns_of(table, routing.key_schema) if HASH not in table.column_names else []
         tops = np.unique(hashes_of(table, columns, routing.hasher) >> 32)
@@ -203,13 +210,13 @@ class PartitionReader:
 
 
 class PartitionWriter(PartitionReader):
-    """One partition at one version with the changes that will make the next."""
+    """One partition at one version, with the changes for the next version."""
 
     def __init__(self, shape: StoreShape, chain: Chain) -> None:
         super().__init__(shape, chain)
         self.memtable = Memtable(shape)
         self._raised: tuple[list[MemorySegment], int] | None = None
-        """The changes at hand when bounds were raised, and how many keys they hid."""
+        """The changes so far when bounds were raised, and how many keys the bounds hid."""
 
     def get(self, key: Any, hashed: int | None = None) -> tuple[Any, ...] | None:
         encoded = self.shape.keys.encode(key)
@@ -220,7 +227,7 @@ class PartitionWriter(PartitionReader):
                     self._flush()
                     return self._get(encoded, hashed)
                 value, codec = change[1], self.shape.values
-                # Lists and maps are copied: what the caller does to them is not a put.
+                # Lists and maps are copied: changing them must not change the state.
                 return value if value is None or codec.plain else codec.encode(value)
         return self._get(encoded, hashed)
 
@@ -230,7 +237,7 @@ class PartitionWriter(PartitionReader):
         return self.memtable.sources()
 
     def _new_row_view(self) -> SegmentStack:
-        # The dict was asked before, so the runs alone are enough: no flush for each get.
+        # The dict was searched before, so the runs are enough: no get has to flush it.
         return self.chain.run(
             lambda view: view,
             self.shape.layout,
@@ -288,8 +295,8 @@ class PartitionWriter(PartitionReader):
         sorted_rows, order = sort_rows(hashes, keys, [])
         if len(order) < table.num_rows:
             raise InvalidArgument(
-                f"The batch has {table.num_rows - len(order)} rows with a key that another row "
-                "has too. Aggregate by key before update_many."
+                f"The batch has {table.num_rows - len(order)} rows with the key of another row. "
+                "Aggregate by key before update_many."
             )
         existed, found_values = self._find(sorted_rows.hashes, sorted_rows.keys)
         state = pa.table(
@@ -299,7 +306,8 @@ class PartitionWriter(PartitionReader):
         changed = as_table(change(self._in_order(table, sorted_rows.keys, order), state))
         if changed.num_rows != len(order):
             raise InvalidArgument(
-                f"The function returned {changed.num_rows} rows for {len(order)} keys."
+                f"The function returned {changed.num_rows} rows for {len(order)} keys. It must "
+                "return one row for each key, in the same order."
             )
         values = columns_of(changed, self.shape.value_schema)
         dead, expires = tombstones(changed), expiries(changed)
@@ -317,7 +325,7 @@ class PartitionWriter(PartitionReader):
         return pa.table(columns, names=table.column_names)
 
     def raise_bounds(self, *, evict: int | None = None, expire: int | None = None) -> int:
-        """Hide what is due from every read from now on; return how many keys that were."""
+        """Hide what is due from every read from now on; return how many keys it hid."""
         raised = with_bound(self._bounds, evict=evict, expire=expire)
         if raised == self._bounds:
             return 0
@@ -342,7 +350,8 @@ class PartitionWriter(PartitionReader):
         num_keys = base.entry.num_keys
         counted, hidden = self._bounds, self._hidden()
         if hidden is not None:
-            # Keys are counted as before the bounds were raised; the hidden ones were since.
+            # No change came after the bounds were raised, and the keys they hid were counted then.
+            # So the changes are counted under the old bounds, without reading what is hidden.
             counted = base.bounds
             num_keys -= hidden
         elif self._bounds != base.bounds:
@@ -357,7 +366,9 @@ class PartitionWriter(PartitionReader):
             else:
                 num_keys += int((live & ~existed).sum()) - int((~live & existed).sum())
             if rows.dead is not None:
-                # What the bound evicts is read again to be delivered: a removed key must not be.
+                # A tombstone is kept where the base has the key, also if a raised bound hides it:
+                # evicted rows are read under the old bound and delivered, and a removed key must
+                # not be among them.
                 if counted != base.bounds:
                     existed = self._existed(rows, base.bounds)
                 rows = rows.where(~rows.dead | existed)
@@ -365,7 +376,7 @@ class PartitionWriter(PartitionReader):
         return SealedDelta([rows for rows in pieces if len(rows)], num_keys, self._bounds)
 
     def _existed(self, rows: Rows, bounds: Bounds) -> Mask:
-        """Which of the keys are in the base, seen through some bounds."""
+        """Which of the keys the base has, seen through these bounds."""
         found: KeyMatches = self.chain.run(
             lambda view: view.lookup(rows.hashes, rows.keys), self.shape.layout, bounds=bounds
         )
@@ -381,12 +392,12 @@ class PartitionWriter(PartitionReader):
 
 
 def hashes_of(table: pa.Table, keys: list[pa.Array], hasher: KeyHasher) -> Hashes:
-    """The `_hash` column of a table where it brings one, computed where it does not."""
+    """The `_hash` column of a table, computed if the table does not have one."""
     if HASH not in table.column_names:
         return hasher.hash_columns(keys)
     given = _own_column(table, HASH, pa.int64())
     if given.null_count:
-        raise InvalidArgument(f"The column {HASH!r} may not be null.")
+        raise InvalidArgument(f"The column {HASH!r} must not have nulls.")
     hashes: Hashes = given.to_numpy()
     return hashes
 

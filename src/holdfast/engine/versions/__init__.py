@@ -1,4 +1,4 @@
-"""The versions of a root: committed, claimed, merged and removed."""
+"""The versions of a root: how they are committed, claimed, merged and removed."""
 
 from holdfast.deprecation import moved_names
 

@@ -1,8 +1,11 @@
 """Claims: of several drivers on one root, the newest one continues.
 
 A driver that starts creates `claims/<n>`, where n follows the highest number there, before it
-reads the version it starts from. Whoever holds a lower number stops at its next step. Claims
-decide who continues; that a version is committed once is decided by its manifest alone.
+reads the version it starts from. A driver with a lower number stops at its next step.
+
+Claims only decide who continues. They need no clocks or leases, because they do not have to be
+exact: a driver that has not yet noticed a newer claim may finish a step, and creating the manifest
+still decides who commits the version.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from holdfast.errors import Conflict, Unavailable
 
 log = logging.getLogger(__name__)
 _KEPT = 20
-"""Each holder looks for the claim after its own, so those of the last starts stay."""
+"""Claims that stay: a driver looks for the claim after its own, so recent ones must exist."""
 _ATTEMPTS = 100
 
 
@@ -31,7 +34,7 @@ class Claim:
 
     number: int
     holder: str
-    """The id of the holder; a second attempt to write the claim recognises its own by it."""
+    """The random id of the holder, by which it recognises its claim after a lost reply."""
     process: str
     """The holder as an error message names it."""
     at_ms: int
@@ -65,7 +68,8 @@ class Claims:
         for _ in range(_ATTEMPTS):
             number = self._highest() + 1
             claim = Claim(number, holder, process, self._runtime.clock_ms())
-            # A list that was out of date gives a number below one that is taken.
+            # The first list may have been out of date, and the number below one that is taken:
+            # such a claim would lose to a driver that started earlier.
             if self._create(claim) and self._highest() <= number:
                 self._own = claim
                 self._forget(number - _KEPT)
@@ -81,7 +85,7 @@ class Claims:
         return self._own is not None and self.successor() is None
 
     def successor(self) -> Claim | None:
-        """The claim that was made after this driver's own; None where there is none."""
+        """The newest claim after this driver's own; None where there is none."""
         if self._own is None:
             return None
         following = self._own.number + 1
@@ -110,7 +114,7 @@ class Claims:
         return max((number for number in listed if number is not None), default=0)
 
     def _create(self, claim: Claim) -> bool:
-        """Whether the claim is this driver's, also where its creation got no clear answer."""
+        """Whether the claim is this driver's, even where creating it got no clear answer."""
         try:
             return self._storage.create_if_absent(claim_path(claim.number), claim.encode())
         except Unavailable:
@@ -125,7 +129,7 @@ class Claims:
             return Claim(number, str(body["holder"]), str(body["process"]), int(body["at_ms"]))
         except BlobNotFound:
             return None
-        except (ValueError, KeyError, TypeError):  # damaged: it counts, whoever made it
+        except (ValueError, KeyError, TypeError):  # damaged, but still somebody's claim
             return Claim(number, "", "an unknown process", 0)
 
     def _forget(self, upto: int) -> None:

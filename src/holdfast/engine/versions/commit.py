@@ -1,8 +1,8 @@
 """The commit protocol as pure functions over observed facts. No I/O happens here.
 
-A version becomes real by creating its manifest, whole and only if absent. Everything that
-decides whether that may happen, what it means that it did or did not, and what the manifest
-says, is in this module, so that tests can run every order of events through it.
+A version becomes real by creating its manifest, whole and only if absent. This module decides
+whether a manifest may be created, what the outcome of an attempt means, and what the manifest
+contains. It has no side effects, so that tests can run every order of events through it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ StorePartition = tuple[int, str, int]
 
 
 class Verdict(Enum):
-    """What an attempt to create a manifest came to."""
+    """The outcome of an attempt to create a manifest."""
 
     COMMITTED = "committed"
     CONFLICT = "conflict"
@@ -30,7 +30,7 @@ class Verdict(Enum):
 class Swap:
     """A finished merge or snapshot: `output` holds the same data as `inputs`, in chain order.
 
-    Where one of those was damaged, `output.inputs` are the segments that were read instead.
+    Where an input was damaged, `output.inputs` are the segments that were read instead.
     """
 
     inputs: tuple[str, ...]
@@ -39,10 +39,10 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPartition:
-    """What a task that finished tells the committer. Files it names exist already.
+    """What a finished task gives to the committer. The files it names exist already.
 
-    `inline` is the delta itself when it is small; its reference gets a place in the pack when
-    the version is committed.
+    `inline` is the delta itself when it is small; the committer puts it in the pack of the version
+    and completes `delta` with its position there.
     """
 
     operator: int
@@ -59,16 +59,20 @@ class PreparedPartition:
 
     @property
     def place(self) -> StorePartition:
-        """The partition it is about."""
+        """The partition that it changes."""
         return self.operator, self.store, self.partition
 
 
 def judge_create(created: bool | None, existing_commit_id: str | None, commit_id: str) -> Verdict:
-    """What became of creating a manifest.
+    """Judge an attempt to create a manifest.
 
     `created` is the storage's answer, None when it gave none; `existing_commit_id` is what a
-    later read of that version showed, None for nothing. After an unclear answer our own commit
-    id means that it was us.
+    later read of that version showed, None for nothing.
+
+    A reply can get lost after the storage has done the work, and a retry of the same request then
+    finds the name taken. Commit ids are random, so finding our own means that we committed. Finding
+    nothing, we try again: should the first request still arrive, it carries the same bytes, and it
+    does not matter which of the two creates the manifest.
     """
     if created:
         return Verdict.COMMITTED
@@ -78,10 +82,11 @@ def judge_create(created: bool | None, existing_commit_id: str | None, commit_id
 
 
 def may_have_aged(waited_ms: int | None, grace_ms: int) -> bool:
-    """Whether a version after the base may have been committed and removed again meanwhile.
+    """Whether a version after the base may have been committed and removed again since.
 
     `waited_ms` is the time since no version after the base existed, None when that was never
-    known. Within half the grace period no manifest can have gone.
+    known. A version stays for at least the grace period after its commit; half of that period is
+    left for clocks that differ.
     """
     return waited_ms is None or waited_ms * 2 >= grace_ms
 
@@ -91,10 +96,10 @@ def still_newest(
 ) -> Verdict:
     """Whether a version created after a long time is part of the history.
 
-    A writer that slept past the grace period may have re-created a version that its successors
-    committed and retention removed. `next_parent` is the commit id that the manifest of the next
-    version names as its parent, None where there is none. Requires: `newest` was listed, and the
-    next version read, after the create.
+    Creating is exclusive only while the manifest exists. A writer that slept past the grace period
+    may create again a version that another writer committed and retention has removed.
+    `next_parent` is the commit id that the manifest of the next version names as its parent, None
+    where there is none. Requires: `newest` was listed, and the next version read, after the create.
     """
     if verdict is not Verdict.COMMITTED or newest is None or newest <= version:
         return verdict
@@ -102,9 +107,9 @@ def still_newest(
 
 
 def is_stray(commit_id: str, next_parent: str | None) -> bool:
-    """Whether a created version surely has no place in the history, and may be taken back.
+    """Whether a created version is certainly not part of the history, and may be deleted again.
 
-    Where the next version is gone nobody can tell: the manifest stays, and retention removes it.
+    Where the next version is gone nobody can tell: the manifest stays until retention removes it.
     """
     return next_parent is not None and next_parent != commit_id
 
@@ -112,7 +117,7 @@ def is_stray(commit_id: str, next_parent: str | None) -> bool:
 def check_prepared(
     base: Manifest, prepared: Sequence[PreparedPartition], schemas: Mapping[tuple[int, str], str]
 ) -> None:
-    """Refuse a commit that is not exactly one fitting row for each partition of `base`."""
+    """Raise IllegalState unless each partition of `base` has exactly one fitting result."""
     expected = {(op, name, entry.index) for op, name, entry in base.partitions()}
     seen: set[StorePartition] = set()
     for row in prepared:
@@ -135,8 +140,8 @@ def check_prepared(
     if missing := sorted(expected - seen):
         op, name, partition = missing[0]
         raise IllegalState(
-            f"{len(missing)} partitions gave no result, the first is operator {op}, store "
-            f"{name!r}, partition {partition}: nothing was committed."
+            f"{len(missing)} partitions have no result; the first is operator {op}, store "
+            f"{name!r}, partition {partition}. Nothing was committed."
         )
 
 
@@ -145,8 +150,9 @@ def next_operators(
 ) -> dict[int, dict[str, StoreEntry]]:
     """The operators of the version after `base`.
 
-    A swap goes in where exactly its inputs still stand side by side, and its file is among
-    `present` (None: all are).
+    A swap is applied where exactly its inputs still stand side by side, and its file is among
+    `present` (None: all are). Otherwise it is left out: the segments it would replace still hold
+    the data, so nothing is lost but the work of merging.
     """
     by_place = {row.place: row for row in prepared}
     return {
@@ -193,7 +199,7 @@ def fits(segments: tuple[SegmentRef, ...], swap: Swap) -> bool:
 
 
 def swap_in(segments: tuple[SegmentRef, ...], swap: Swap) -> tuple[SegmentRef, ...]:
-    """`segments` with the swap's inputs replaced, or as they were when those are not all there."""
+    """`segments` with the swap's inputs replaced; unchanged when these are not all there."""
     names = tuple(ref.name for ref in segments)
     width = len(swap.inputs)
     for start in range(len(names) - width + 1):

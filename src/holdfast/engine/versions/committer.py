@@ -1,4 +1,4 @@
-"""Turning prepared changes into a version: pack, check, publish."""
+"""Commits prepared changes as a version: checks them, packs small deltas, publishes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AT_ONCE = 16
 
 
 class Committer:
-    """The one that creates versions of a root. Requires: calls come one at a time."""
+    """Creates the versions of a root. Requires: calls come one at a time."""
 
     def __init__(self, versions: VersionLog, runtime: Runtime, conf: StateStoreConf) -> None:
         self._versions = versions
@@ -41,8 +41,13 @@ class Committer:
     ) -> Manifest:
         """Commit the version after `base` and return its manifest as it is stored.
 
-        `facts` are further fields of the manifest, such as batch and watermark. Calling it again
-        with the same `commit_id` after an unclear failure is safe: it recognises itself.
+        `based_at_ms` is explained in `VersionLog.publish`. `facts` are further fields of the
+        manifest, such as batch and watermark. After a failure that leaves the outcome open, call
+        again with the same `commit_id`: an earlier call that got through is recognised by it, and
+        its manifest is returned. A new id would take that commit for another writer's.
+
+        Raises IllegalState when `prepared` does not fit `base` or a file is missing, and Conflict
+        when another writer has committed.
         """
         schemas = {
             (operator, name): fingerprint(store.key_schema, store.value_schema)
@@ -58,7 +63,7 @@ class Committer:
     def conflict_after(self, base: Manifest) -> Conflict | None:
         """The conflict with another writer that has committed a version after `base`.
 
-        None where there is none, and where the storage cannot tell.
+        None where there is none, or where the storage does not answer.
         """
         try:
             newest = self._versions.newest_intact()
@@ -94,7 +99,7 @@ class Committer:
         )
 
     def _check_files(self, base: Manifest, prepared: Sequence[PreparedPartition]) -> None:
-        """Refuse a delta whose file is not there: its task was cleaned up as a loser."""
+        """Raise IllegalState for a delta whose file is gone: it was cleaned up as a loser's."""
         wanted = [
             row.delta.path(base.directory(row.operator, row.store, row.partition))
             for row in prepared
@@ -111,7 +116,7 @@ class Committer:
         )
 
     def _there(self, paths: Iterable[str]) -> set[str]:
-        """Those of some files that are there; a server is asked for several at a time."""
+        """Which of these files exist; a remote storage is asked for several at a time."""
         wanted, storage = list(dict.fromkeys(paths)), self._versions.storage
         if len(wanted) < 2 or not storage.source.is_remote:
             return {path for path in wanted if storage.size(path) is not None}
@@ -120,7 +125,10 @@ class Committer:
             return {path for path, size in zip(wanted, sizes, strict=True) if size is not None}
 
     def _pack(self, version: int, prepared: Sequence[PreparedPartition]) -> list[PreparedPartition]:
-        """The same rows with every inline delta placed in one new pack."""
+        """Write all inline deltas to one new pack; return the results with their positions there.
+
+        A small batch then costs two files, pack and manifest, for any number of partitions.
+        """
         if not any(row.inline for row in prepared):
             return list(prepared)
         attempt = self._runtime.new_id()

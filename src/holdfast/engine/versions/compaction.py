@@ -1,4 +1,4 @@
-"""Merging segments in tiers: what to merge (pure), and doing it a piece at a time."""
+"""Merges segments in tiers: chooses what to merge (pure), and merges it piece by piece."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from holdfast.engine.versions.commit import Swap
 log = logging.getLogger(__name__)
 _SMALLEST_TIER_BYTES = 64 << 10
 _SNAPSHOT_RATIO = 3
+"""Deltas of a third of a snapshot's size make a new one due: at most 4 bytes written for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,11 @@ class MergePlan:
 def plan(
     segments: Sequence[SegmentRef], conf: StateStoreConf, *, force: bool = False
 ) -> MergePlan | None:
-    """What is worth merging, or None; with `force` everything, unless it is merged already.
+    """Choose what to merge, or None; with `force` everything, unless it is merged already.
 
-    A snapshot once enough deltas have come since the last one and they weigh a third of it, or
-    once very many have; before that, neighbours of one tier. So each byte is rewritten once for
-    each tier.
+    A snapshot is due once there are enough deltas since the last one and together they have a third
+    of its size, or once there are very many. Before that, neighbours of one tier are merged: their
+    sizes are alike and the result moves up, so each byte is rewritten about once for each tier.
     """
     if force:
         merged = [ref.kind for ref in segments] in ([], ["snapshot"])
@@ -101,10 +102,10 @@ def merge(
     attempt: str,
     compression: str,
 ) -> Swap:
-    """Write the merged segment and say what it replaces. Memory stays at a few chunks.
+    """Write the merged segment and return what it replaces. Only a few chunks are in memory.
 
     A merge that does not reach the oldest segment keeps tombstones, and turns rows that the
-    bounds hide into some: an older row of the same key must not come back.
+    bounds hide into tombstones: otherwise an older row of the same key would come back.
     """
     chain.usable()
     refs = chain.entry.segments[todo.start : todo.stop]

@@ -47,20 +47,22 @@ _TAG_MAGIC, _TAG_FORMAT = "HOLDFAST-TAG", "1"
 
 
 class VersionLog:
-    """Reads and extends the history of one root. Holds no state of its own."""
+    """Reads and extends the history of one root. It keeps no state between calls."""
 
     def __init__(self, storage: Storage, runtime: Runtime) -> None:
         self.storage = storage
         self._runtime = runtime
 
     def versions(self) -> list[int]:
-        """Every version that has a manifest, ascending. A copy that did not end is refused."""
+        """Every version that has a manifest, ascending.
+
+        Raises IllegalState when the root is an unfinished copy.
+        """
         listed = [blob.path for blob in self.storage.list(VERSIONS)]
         if COPYING in listed:
             raise IllegalState(
-                f"{self.storage.location} holds an unfinished copy, and cannot be opened before it "
-                "is whole. Run the same `holdfast copy` again to finish it, or copy to another "
-                "place.",
+                f"{self.storage.location} holds an unfinished copy and cannot be opened yet. Run "
+                "the same `holdfast copy` again to finish it, or copy to another place.",
                 condition="STATE_STORE_UNFINISHED_COPY",
             )
         found = map(manifest_version, listed)
@@ -72,14 +74,14 @@ class VersionLog:
         return versions[-1] if versions else None
 
     def load(self, version: int) -> Manifest:
-        """The manifest of a version."""
+        """The manifest of a version. Raises VersionNotFound without one, Corruption if damaged."""
         path = manifest_path(version)
         try:
             data = self.storage.read(path)
         except BlobNotFound:
             raise VersionNotFound(
                 f"Version {version} does not exist in {self.storage.location}: it was never "
-                "committed, or retention has removed it. `holdfast history` lists those there are."
+                "committed, or retention has removed it. `holdfast history` lists the versions."
             ) from None
         manifest = decode(data, f"{self.storage.location}/{path}")
         if manifest.version != version:
@@ -90,14 +92,16 @@ class VersionLog:
         return manifest
 
     def publish(self, manifest: Manifest, grace_ms: int, based_at_ms: int | None) -> Manifest:
-        """Create the manifest's version, the commit point, and return it as it is stored.
+        """Create the version of this manifest, which commits it; return the manifest as stored.
 
-        That is what an earlier attempt with the same commit id wrote, if one got through.
+        If an earlier attempt with the same commit id got through, the result is what that wrote.
         `based_at_ms` is a time by the monotonic clock at which its parent was the newest or did
         not exist yet; None when none is known. Raises Conflict when another writer has that
         version or a later one. Even then this version may have become part of the history, when
         it was created by a call that got no answer or that slept: leave its files to `clean`.
         """
+        # A base that may be old: if the history has passed it and retention has removed the next
+        # version, its name is free again, and creating it would succeed.
         if based_at_ms is None and self._has_passed(manifest.version):
             raise self.conflict(manifest.version)
         verdict, stored = self._create(manifest)
@@ -109,26 +113,26 @@ class VersionLog:
         return stored
 
     def _has_passed(self, version: int) -> bool:
-        """Whether the history went past a version that is no longer there."""
+        """Whether the history has passed a version whose manifest is no longer there."""
         newest = self.newest()
         return newest is not None and newest > version and self._load_or_none(version) is None
 
     def conflict(self, version: int) -> Conflict:
-        """What a writer is told whose version another one has committed."""
+        """The error of a writer whose version was committed by another."""
         return Conflict(
             f"Version {version} of {self.storage.location} was committed by another writer. This "
             "one must stop; reopen to continue from the newest version."
         )
 
     def _look_again(self, created: Manifest) -> Verdict:
-        """Whether a version that took long belongs to the history; it is undone if it does not."""
+        """Whether a version that took long belongs to the history; it is deleted if it does not."""
         verdict, next_parent = self._place(created)
         if verdict is Verdict.CONFLICT and is_stray(created.commit_id, next_parent):
             self.storage.delete(manifest_path(created.version))
         return verdict
 
     def _place(self, stored: Manifest) -> tuple[Verdict, str | None]:
-        """Whether a stored version belongs to the history, and the parent of the next one."""
+        """Whether a stored version belongs to the history, and the next one's parent."""
         newest = self.newest()
         following = None
         if newest is not None and newest > stored.version:
@@ -147,6 +151,7 @@ class VersionLog:
             except Unavailable as error:
                 failure = error
                 log.warning("No clear answer on creating version %d: %s", manifest.version, error)
+            # Also after a plain no: an earlier request whose reply was lost may have been ours.
             existing = None if created else self._load_or_none(manifest.version)
             commit_id = None if existing is None else existing.commit_id
             verdict = judge_create(created, commit_id, manifest.commit_id)
@@ -163,7 +168,7 @@ class VersionLog:
     def newest_intact(self) -> Manifest | None:
         """The newest manifest that can be read, or None where nothing was ever committed.
 
-        Damaged ones above it are named in the log; where all are damaged it is Corruption.
+        The log names damaged ones above it. Raises Corruption when all are damaged.
         """
         versions = self.versions()
         manifest = next(self._intact_among(versions), None)
@@ -172,7 +177,7 @@ class VersionLog:
         return manifest
 
     def intact(self) -> Iterator[Manifest]:
-        """Every manifest that can be read, newest first; damaged ones are named in the log."""
+        """Every manifest that can be read, newest first; the log names damaged ones."""
         return self._intact_among(self.versions())
 
     def _intact_among(self, versions: Sequence[int]) -> Iterator[Manifest]:
@@ -190,7 +195,7 @@ class VersionLog:
         return {name: version for name, version in found.items() if version is not None}
 
     def intact_tags(self) -> dict[str, int]:
-        """Every tag that can be read; a damaged one is named in the log."""
+        """Every tag that can be read; the log names damaged ones."""
         found: dict[str, int] = {}
         for name in self._tag_names():
             try:
@@ -207,10 +212,12 @@ class VersionLog:
         return [name for name in found if name is not None]
 
     def tag(self, name: str, version: int) -> None:
-        """Name a version. A name that is taken by another version is refused.
+        """Give a version a name, which keeps it from being removed.
 
-        So is a version that is just being removed: a clean-up marks what it will remove and then
-        looks for tags, this makes the tag and then looks for marks, so one of them sees the other.
+        Raises InvalidArgument when another version has that name, and VersionNotFound when the
+        version does not exist or is just being removed. A clean-up marks what it will remove and
+        then looks for tags; this creates the tag and then looks for marks. So one of them always
+        sees the other.
         """
         path = tag_path(name)
         self.load(version)
@@ -228,15 +235,15 @@ class VersionLog:
             if created:
                 self.storage.delete(path)
             raise VersionNotFound(
-                f"Version {version} of {self.storage.location} is being removed by retention: it "
-                "was not tagged. `holdfast history` lists those there are."
+                f"Version {version} of {self.storage.location} is being removed by retention and "
+                "was not tagged. `holdfast history` lists the versions."
             )
 
     def _stays(self, version: int, other_than: str | None) -> bool:
-        """Whether a version is there and will be, apart from the new tag `other_than`.
+        """Whether a version exists and will stay, apart from the new tag `other_than`.
 
-        It may be about to go, or be what a writer that slept has left in the place of a version
-        that went. The latter stands alone: its next version is gone too, or has another parent.
+        It may be about to be removed. Or it may be a stray, which a writer that slept has created
+        in place of a removed version: then the next version is also gone, or has another parent.
         """
         if version in self._marked():
             return False
@@ -249,7 +256,7 @@ class VersionLog:
         return any(tag != other_than and named == version for tag, named in self.tags().items())
 
     def retire(self, versions: Sequence[int]) -> list[int]:
-        """Delete manifests, except those that were tagged meanwhile; return which are gone."""
+        """Delete manifests, except those that have been tagged since; return which it deleted."""
         retired: list[int] = []
         if versions:
             mark = retiring_path(self._runtime.new_id())
@@ -263,7 +270,7 @@ class VersionLog:
         return retired
 
     def _forget_marks(self) -> None:
-        """Remove what crashed clean-ups left, once none of their versions exists."""
+        """Remove the marks of crashed clean-ups, once none of their versions exists."""
         if marks := self._marks():
             existing = set(self.versions())
             for path, versions in marks.items():
@@ -287,14 +294,14 @@ class VersionLog:
         return found
 
     def untag(self, name: str) -> None:
-        """Remove a tag; a missing one is refused."""
+        """Remove a tag. Raises InvalidArgument when there is no such tag."""
         path = tag_path(name)
         if self.storage.size(path) is None:
             raise InvalidArgument(f"There is no tag {name!r} in {self.storage.location}.")
         self.storage.delete(path)
 
     def read_tag(self, name: str) -> int | None:
-        """The version a tag names, None where there is no such tag; Corruption when damaged."""
+        """The version that a tag names, None without such a tag. Raises Corruption if damaged."""
         path = tag_path(name)
         try:
             raw = bytes(self.storage.read(path))
@@ -313,16 +320,16 @@ class VersionLog:
             if tag["name"] == name:
                 return int(tag["version"])
         raise Corruption(
-            f"The tag {self.storage.location}/{path} is damaged. Delete that file and tag the "
-            "version again; until then nothing is cleaned up."
+            f"The tag {self.storage.location}/{path} is damaged, and nothing is cleaned up while "
+            "it is. Delete that file and tag the version again."
         )
 
 
 class RecentVersions(VersionLog):
-    """A history that reads a manifest once, for all who ask for one of the versions read last.
+    """A history that keeps the manifests read last, so that each is read once.
 
-    Requires: only versions that are known to be committed are asked for, and the root is not
-    made anew meanwhile.
+    Requires: callers ask only for versions that are known to be committed, and the root is not
+    deleted and created again.
     """
 
     def __init__(self, storage: Storage, runtime: Runtime) -> None:

@@ -1,4 +1,4 @@
-"""Which files may go. The rules are pure; a `Cleaner` lists, decides and deletes."""
+"""Decides which files may be removed. The rules are pure; a `Cleaner` lists and deletes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _LEAST_SWEEP_AGE_S = 60.0
 """A temporary file younger than this may belong to a writer at work."""
 _VERSIONS_WITH_COPIES = 3
-"""The two newest, and the one before them: its turn comes if the newest manifest is damaged."""
+"""The two newest, and one more, which is among the two if the newest manifest is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class KeptVersion:
     committed_at_ms: int
     files: frozenset[str]
     directories: frozenset[str] = frozenset()
-    """Where its stores keep their files."""
+    """The directories of its stores."""
     unmerged: frozenset[str] = frozenset()
-    """Those of the files whose rows it reads from nowhere else."""
+    """Those of its files whose rows are in no other file."""
 
     @classmethod
     def of(cls, manifest: Manifest, *, is_newest: bool) -> KeptVersion:
-        """A version's; its output, too, as long as it may not have been delivered."""
+        """What a version needs, including its output for as long as that may be undelivered."""
         waiting = {part["path"] for part in manifest.outbox} if is_newest else set()
         # Versions share most of their files, and so their names.
         files = frozenset(sys.intern(path) for path in manifest.files() | waiting)
@@ -69,9 +69,10 @@ def retired_versions(
     now_ms: int,
     grace_ms: int,
 ) -> list[int]:
-    """Versions that may go: beyond the newest `keep`, without a tag, and the grace period over.
+    """Versions to remove: not among the newest `keep`, without a tag, and past the grace period.
 
-    The grace period counts from the commit that pushed a version out of the newest `keep`.
+    The grace period counts from the commit that pushed a version out of the newest `keep`, not from
+    its own commit: readers get the whole period, however old the version is by then.
     """
     ordered = sorted(committed_at_ms)
     retired = []
@@ -93,10 +94,11 @@ def dead_files(
 ) -> list[str]:
     """Listed data files that no kept version needs and that nobody can be about to commit.
 
-    Requires: `listed` was read first, then `spared`, then `kept`. A file of a version above the
-    newest is never touched; one of a version up to it has lost once that version was committed
-    with other files, and goes when that is longer ago than the grace period. `spared` are merges,
-    finished or under way, that wait to be swapped in.
+    A file of a version above the newest is never touched: its commit may be under way. A file of an
+    earlier version has lost once that version was committed without it, and is removed a grace
+    period later. `spared` are merges, finished or under way, that wait to be swapped in.
+    Requires: `listed` was read first, then `spared`, then `kept`. In another order a file that is
+    committed in between could look unneeded.
     """
     if not kept:
         return []
@@ -117,11 +119,10 @@ def dead_files(
 def needed_copies(
     listed: Sequence[str], kept: Mapping[int, KeptVersion], needed: Collection[str]
 ) -> set[str]:
-    """Second copies that stay: those of files whose rows a newest version reads from nowhere else.
+    """Second copies to keep: those of files with rows that the newest versions have nowhere else.
 
-    A merge is swapped in only after it was read back: from then on it and the segments it was made
-    of hold the rows twice. A copy also stays for as long as the file itself is missing and some
-    version needs it.
+    A merge is swapped in only after it was read back: from then on the merge and its inputs hold
+    the rows twice. A copy also stays while the file itself is missing and some version needs it.
     """
     copies = [path for path in listed if is_copy(path)]
     if not copies:
@@ -133,7 +134,7 @@ def needed_copies(
 
 
 class Cleaner:
-    """Cleans one root, again and again; a version that does not change any more it reads once."""
+    """Cleans one root repeatedly. It reads each version that no longer changes only once."""
 
     def __init__(self, versions: VersionLog, runtime: Runtime, conf: StateStoreConf) -> None:
         self._versions, self._runtime, self._conf = versions, runtime, conf
@@ -144,11 +145,11 @@ class Cleaner:
         waiting: Callable[[], Collection[str]] = frozenset,
         quiet: AbstractContextManager[object] | None = None,
     ) -> CleanUp:
-        """Delete what the rules say: manifests first, so that none ever lacks a file.
+        """Delete what the rules allow: manifests first, so that none ever lacks a file.
 
-        `waiting` gives the files of merges that wait to be swapped in, those under way included.
-        While `quiet` is entered, nobody may be at work on merges it does not give; it is left
-        before anything is read of the versions or deleted.
+        `waiting` returns the files of merges that wait to be swapped in, including those under way.
+        While `quiet` is entered, nobody may work on other merges; it is left before any version is
+        read and anything is deleted.
         """
         versions, conf, now_ms = self._versions, self._conf, self._runtime.clock_ms()
         storage = versions.storage
@@ -157,7 +158,7 @@ class Cleaner:
             spared = waiting()
         tagged = set(versions.tags().values())
         manifests = self._read(versions.versions())
-        # Other stores of this partition may keep their files, with manifests of their own, below.
+        # Below may be directories of other stores, whose manifests are elsewhere.
         own = {PACKS, OUTBOXES}.union(*(each.directories for each in manifests.values()))
         listed = [path for path in found if path.rpartition("/")[0] in own]
         retired = versions.retire(
@@ -178,12 +179,15 @@ class Cleaner:
         if retired or files:
             log.info(
                 "Removed %d versions and %d files from %s/%s",
-                len(retired), len(files), storage.location, VERSIONS,
-            )  # fmt: skip
+                len(retired),
+                len(files),
+                storage.location,
+                VERSIONS,
+            )
         return CleanUp(retired, files)
 
     def _read(self, there: Sequence[int]) -> dict[int, KeptVersion]:
-        """What the rules want to know of the versions that are there."""
+        """What the rules need to know about the versions that exist."""
         newest = max(there, default=0)
         known = self._known
         read = {
@@ -191,6 +195,6 @@ class Cleaner:
             or KeptVersion.of(self._versions.load(version), is_newest=version == newest)
             for version in there
         }
-        # One that has a successor is history; the newest may yet turn out to be a stray.
+        # A version with a successor is final; the newest may still turn out to be a stray.
         self._known = {version: each for version, each in read.items() if version < newest}
         return read

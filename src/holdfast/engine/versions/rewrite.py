@@ -1,4 +1,4 @@
-"""Other value columns for a store: its rows are written anew, each partition as one segment."""
+"""Rewrites a store with other value columns, each partition as one segment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from holdfast.engine.versions.first import new_store_entry
 from holdfast.types import AtomicType, DataType, DecimalType, Schema
 
 StoreName = tuple[int, str]
-"""An operator and the name of a store of it."""
+"""An operator and the name of one of its stores."""
 Stores = Mapping[int, Mapping[str, StoreShape]]
 ChangeColumns = Callable[[Rows], list[pa.Array]]
 """The new value columns of some rows."""
@@ -43,7 +43,7 @@ _WIDER = {
 def can_become(stored: Schema, wanted: Schema) -> bool:
     """Whether values of one schema can be read as those of another.
 
-    Columns go by name: they may come, go and change places, and their types may get wider.
+    Columns are matched by name. They may be added, dropped and reordered, and types may widen.
     """
     known = {field.name: field for field in stored}
     return all(
@@ -66,9 +66,9 @@ def _takes(stored: DataType, wanted: DataType) -> bool:
 
 
 def empty_stores(base: Manifest, stores: Stores, dropped: Collection[StoreName] = ()) -> Manifest:
-    """`base` with these stores new and without rows, their bounds as they are; others dropped.
+    """`base` with these stores empty, their bounds kept, and the stores of `dropped` removed.
 
-    The version after it is committed with what `rewrite` prepared.
+    The next version is committed on top of it, with what `rewrite` prepared.
     """
     operators = {
         number: {name: entry for name, entry in entries.items() if (number, name) not in dropped}
@@ -96,7 +96,7 @@ def _without_rows(before: StoreEntry, shape: StoreShape, *, keep: bool) -> Store
 def prepare_unchanged(
     base: Manifest, operator: int, name: str, entry: PartitionEntry
 ) -> PreparedPartition:
-    """What a partition reports that a version leaves as it is."""
+    """The result for a partition that a version does not change."""
     store = base.operators[operator][name]
     return PreparedPartition(
         operator=operator,
@@ -110,12 +110,19 @@ def prepare_unchanged(
 
 
 def rewrite(
-    manifest: Manifest, operator: int, name: str, partition: int, shape: StoreShape,
-    change: ChangeColumns, storage: Storage, runtime: Runtime, conf: StateStoreConf,
-) -> PreparedPartition:  # fmt: skip
-    """Write one partition of a version with other value columns, for the version after it.
+    manifest: Manifest,
+    operator: int,
+    name: str,
+    partition: int,
+    shape: StoreShape,
+    change: ChangeColumns,
+    storage: Storage,
+    runtime: Runtime,
+    conf: StateStoreConf,
+) -> PreparedPartition:
+    """Write one partition of a version with other value columns, for the next version.
 
-    Of a store the version does not have there is nothing to write.
+    For a store that the version does not have, nothing is written.
     """
     prepared = PreparedPartition(
         operator=operator,

@@ -1,4 +1,4 @@
-"""Statements of CQL for views: retried while that helps, many at a time, failures mapped."""
+"""CQL statements for views: retried while that helps, many at a time, with failures mapped."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from holdfast.errors import HoldfastError, InvalidArgument, Unavailable
 
 T = TypeVar("T")
 STATEMENTS_IN_FLIGHT = 64
-"""Messages that one caller has on their way at a time."""
+"""The most messages that one caller has in flight."""
 _MOST_ROWS, _MOST_BYTES = 10, 4096
-"""What goes into one message; Cassandra warns of more partitions, or more bytes, than that."""
+"""The limits of one message; Cassandra warns about more partitions or more bytes."""
 _ALL_TOKENS = (-(1 << 63), (1 << 63) - 1)
-"""No key has the first one."""
+"""All tokens; no key has the first one, so a range may exclude its start."""
 
 
 class _Overfull(Exception):
-    """A read met more tombstones than Cassandra goes through."""
+    """A read met more tombstones than Cassandra allows."""
 
 
 class Statements:
-    """Carries out statements at a place in Cassandra.
+    """Runs statements at a location in Cassandra.
 
-    `shape` stands for the types of the columns there, which a table of the same name may not have.
+    `shape` identifies the types of the columns: an earlier table of the same name may have had
+    others.
     """
 
     def __init__(
@@ -53,14 +54,14 @@ class Statements:
         return client_of(self.address.netloc, self._options, self)
 
     def run(self, what: str, cql: str, *args: object, serial: bool = False) -> list[Any]:
-        """The rows of a statement. Requires: twice is as good as once, or the caller looks."""
+        """The rows of a statement. Requires: it may be repeated, or the caller checks."""
         return self._call(what, lambda: self._client.run(cql, *args, serial=serial))
 
     def pages(self, what: str, cql: str, key: str) -> Iterator[list[Any]]:
         """The rows of a table, a page at a time; `key` is its partition key. Rows may come twice.
 
-        Cassandra ends a read that meets too many deleted rows. Then its range of tokens is read by
-        halves: a read of a smaller one meets fewer. Requires: `cql` has no WHERE.
+        Cassandra ends a read that meets too many deleted rows. Then its range of tokens is read in
+        halves: a smaller range has fewer of them. Requires: `cql` has no WHERE.
         """
         can_halve = self._call(what, lambda: self._client.has_number_tokens)
         within = f" WHERE token({key}) > ? AND token({key}) <= ?" if can_halve else ""
@@ -89,21 +90,21 @@ class Statements:
 
     def _overfull(self, what: str) -> InvalidArgument:
         return InvalidArgument(
-            f"Could not {what} at {self._location}: a node seems to have met more tombstones than "
-            "its tombstone_failure_threshold, all of one value of the first key column. Those of "
-            "rows that were removed go after gc_grace_seconds of the table, by default ten days. "
-            "Raise the threshold, or drop the table; then the view is made and filled anew."
+            f"Could not {what} at {self._location}: one value of the first key column seems to "
+            "have more tombstones than tombstone_failure_threshold allows. They go "
+            "gc_grace_seconds after their rows were removed, by default ten days. Raise the "
+            "threshold, or drop the table: then the view is created and filled again."
         )
 
     def define(self, what: str, cql: str) -> None:
-        """Carry out a statement that defines something."""
+        """Run a statement that creates or alters a table."""
         self._call(what, lambda: self._client.session.execute(cql))
 
     def run_all(self, what: str, cql: str, rows: Iterable[Sequence[Any]]) -> None:
-        """A statement for each of some rows, so many at a time; those that fail are sent again.
+        """Run a statement for each row, several at a time; those that fail are sent again.
 
-        Rows that lie on the same nodes go there together, a few at a time: that saves messages,
-        and no node has to pass rows on. Requires: twice is as good as once.
+        Rows on the same nodes are sent there together, a few at a time: this saves messages, and no
+        node has to forward rows. Requires: the statement may be repeated.
         """
         left: list[Sequence[Any]] = list(rows)
 
@@ -113,9 +114,11 @@ class Statements:
             prepared = client.prepared(cql, shape=self._shape)
             groups = list(_grouped(client, self.address.keyspace, prepared, left))
             done = execute_concurrent(
-                client.session, [(batch, None) for batch, _ in groups],
-                concurrency=STATEMENTS_IN_FLIGHT, raise_on_first_error=False,
-            )  # fmt: skip
+                client.session,
+                [(batch, None) for batch, _ in groups],
+                concurrency=STATEMENTS_IN_FLIGHT,
+                raise_on_first_error=False,
+            )
             failed = [
                 (sent, why) for (_, sent), (good, why) in zip(groups, done, strict=True) if not good
             ]
@@ -141,14 +144,12 @@ class Statements:
                 f"{failed}{type(error).__name__}. Nothing is lost: try again when Cassandra "
                 "answers."
             )
-        # Its own words may show a value.
-        return InvalidArgument(
-            f"{failed}{type(error).__name__}. Cassandra does not take the request as it is."
-        )
+        # The server's own message may show a value.
+        return InvalidArgument(f"{failed}{type(error).__name__}. Cassandra rejected the request.")
 
 
 def _unless_overfull(read: Callable[[], T]) -> T:
-    """What a read gives. One that meets too many tombstones is not tried again as it is."""
+    """Return what `read` returns; a read with too many tombstones is not retried as it is."""
     try:
         return read()
     except ERRORS as error:
@@ -160,7 +161,7 @@ def _unless_overfull(read: Callable[[], T]) -> T:
 def _grouped(
     client: CassandraClient, keyspace: str, prepared: Any, rows: Sequence[Sequence[Any]]
 ) -> Iterator[tuple[Any, list[Sequence[Any]]]]:
-    """Statements to send, each with its rows: those of the same nodes share an unlogged batch."""
+    """Statements to send, each with its rows; rows of the same nodes share an unlogged batch."""
     replicas_of = client.session.cluster.metadata.get_replicas
     waiting: dict[tuple[Any, ...], _Group] = {}
     for row in rows:
@@ -194,7 +195,7 @@ class _Group:
 
     @property
     def statement(self) -> Any:
-        """The one statement there is, or a batch that is as good as its statements one by one."""
+        """The only statement, or an unlogged batch with the effect of its statements."""
         if len(self._bound) == 1:
             return self._bound[0]
         batch = BatchStatement(BatchType.UNLOGGED)

@@ -1,4 +1,4 @@
-"""Spark's types in CQL, and cells as the driver of Cassandra takes and gives them."""
+"""Spark's types in CQL, and cells as Cassandra's driver takes and returns them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from holdfast.types import ArrayType, DataType, MapType, StructType
 from holdfast.views.mapping import Convert, TypeMapping, is_atomic, is_leaf, leaf_of, nullsafe
 
 _FIRST_DAY = 1 << 31
-"""The number that CQL has for 1970-01-01."""
+"""CQL's number for 1970-01-01."""
 
 
 class Pairs:
-    """A map as the driver takes it: its keys need not be hashable."""
+    """A map as the driver takes it; unlike in a dict, its keys need not be hashable."""
 
     def __init__(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         self._pairs = list(pairs)
@@ -50,7 +50,7 @@ def _leaf(kind: DataType) -> TypeMapping:
 
 
 def _boxed(inner: TypeMapping, may_be_null: bool) -> TypeMapping:
-    """A cell of a list or map: in a tuple of its own where it may be null."""
+    """A cell of a list or map, wrapped in a tuple if it may be null."""
     if not may_be_null:
         return inner
     encode, decode = nullsafe(inner.encode), nullsafe(inner.decode)
@@ -61,7 +61,7 @@ def _boxed(inner: TypeMapping, may_be_null: bool) -> TypeMapping:
 
 def _array(element: TypeMapping) -> TypeMapping:
     encode, decode = element.encode or _same, element.decode or _same
-    # A cell of None goes in its tuple, where the element may be null at all.
+    # Where an element may be null, `_boxed` has wrapped it in a tuple.
     return TypeMapping(
         f"frozen<list<{element.type}>>",
         lambda cell: [encode(part) for part in cell],
@@ -99,7 +99,7 @@ def _same(cell: Any) -> Any:
 
 
 def quote_cql(name: str) -> str:
-    """A name of a column or table as CQL takes it literally."""
+    """The name of a column or table, quoted for CQL."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -1,8 +1,8 @@
 """A view in Cassandra.
 
-Every column of a row is written with the version as its timestamp, nulls too, and rows are deleted
-with it: of two writes of a key Cassandra keeps the one of the newer version, in whatever order
-they come.
+Every column of a row, including nulls, is written with the version as its timestamp, and rows are
+deleted with it. So of two writes of a key Cassandra keeps the one with the newer version, in
+whatever order they come, without a read or a lightweight transaction.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NOTED = {
     "through": "bigint", "commit_id": "text", "filled": "bigint",
     "begun": "text",
 }  # fmt: skip
-"""The columns of the table of notes, but for the view's name."""
+"""The columns of the table of notes, except the view's name."""
 _COMMENT = "A view of Holdfast: for reading. Rows are written with their version as timestamp."
 
 
@@ -55,15 +55,15 @@ class CassandraView(TableView):
         self._keyspace, self.name = self._cql.address.keyspace, self._cql.address.path
         if not _TABLE.fullmatch(self.name):
             raise InvalidArgument(
-                f"{self.name!r} cannot be the name of a table in Cassandra: take letters, digits "
-                "and '_', at most 39."
+                f"{self.name!r} cannot be the name of a view's table in Cassandra. Use at most 39 "
+                "letters, digits and '_'."
             )
         check_table_name(self.name)
         self._has_notes = False
         keys = spec.schema.keys
         self.is_by_columns = all(fits_in_columns(f.type, booleans=True) for f in keys)
 
-    # -- making it -----------------------------------------------------------------------------
+    # -- creating it ---------------------------------------------------------------------------
 
     def prepare(self, owner: str, root: str) -> ViewProgress:
         self._check_keyspace()
@@ -98,12 +98,12 @@ class CassandraView(TableView):
         self._has_notes = True
 
     def _widen_notes(self, name: str) -> None:
-        """Add a column that earlier releases did without."""
+        """Add a column that earlier releases did not have."""
         add = f"ALTER TABLE {self._table(NOTES)} ADD {name} {_NOTED[name]}"
         try:
             self._cql.define("widen the table of notes", add)
         except InvalidArgument:
-            if name not in (self._found(NOTES) or ()):  # else another was quicker
+            if name not in (self._found(NOTES) or ()):  # else another process was faster
                 raise
 
     def _claim(self, before: Note | None, note: Note) -> bool:
@@ -113,8 +113,9 @@ class CassandraView(TableView):
                 "note the view",
                 f"INSERT INTO {self._table(NOTES)} (owner, root, columns, has_encoded, through, "
                 "name) VALUES (?, ?, ?, ?, ?, ?) IF NOT EXISTS",
-                *fields, self.name,
-            )  # fmt: skip
+                *fields,
+                self.name,
+            )
         else:
             done = self._cql.run(
                 "note the view",
@@ -122,9 +123,13 @@ class CassandraView(TableView):
                 "has_encoded = ?, through = ?, commit_id = null, filled = null, "
                 "begun = null WHERE name = ? "
                 "IF owner = ? AND has_encoded = ? AND through = ? AND commit_id = ?",
-                *fields, self.name, before.owner, before.standing.has_encoded,
-                noted_through(before.standing), before.standing.commit_id,
-            )  # fmt: skip
+                *fields,
+                self.name,
+                before.owner,
+                before.standing.has_encoded,
+                noted_through(before.standing),
+                before.standing.commit_id,
+            )
         return bool(done[0].applied)
 
     def _create(self, table: str, *, by_columns: bool) -> None:
@@ -140,7 +145,7 @@ class CassandraView(TableView):
         )
 
     def _typed(self, by_columns: bool) -> dict[str, tuple[str, str]]:
-        """The columns of a table: their types, and what they are in the primary key."""
+        """The columns of a table: their types, and their role in the primary key."""
         schema = self.spec.schema
         found: dict[str, tuple[str, str]] = {} if by_columns else {KEY: ("text", "partition_key")}
         for place, field in enumerate(schema.keys):
@@ -198,8 +203,11 @@ class CassandraView(TableView):
         done = self._cql.run(
             "note the version",
             f"UPDATE {self._table(NOTES)} SET {sets} WHERE name = ? IF owner = ? AND {condition}",
-            *new, self.name, self._owner, *old,
-        )  # fmt: skip
+            *new,
+            self.name,
+            self._owner,
+            *old,
+        )
         return after if done[0].applied else self.standing()
 
     # -- keeping it up to date -----------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Spark's types as attributes of DynamoDB, as boto3's client takes and gives them."""
+"""Spark's types as attributes of DynamoDB, as boto3's client takes and returns them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from holdfast.views.mapping import TypeMapping, is_atomic, is_leaf, leaf_of
 
 Attribute = dict[str, Any]
 SMALLEST, GREATEST = 1e-130, 9.99e125
-"""The sizes of numbers that N holds, but for 0."""
+"""The smallest and the largest absolute value that N holds, besides 0."""
 MOST_ITEM_BYTES = 400 * 1024
 _NULL: Attribute = {"NULL": True}
 _EXACT = Context(prec=76)
 
 
 def attribute(kind: DataType) -> TypeMapping:
-    """A type in DynamoDB. Its functions take None and give the attribute NULL for it."""
+    """A type in DynamoDB. Its functions convert None to the attribute NULL and back."""
     made = _leaf(kind) if is_leaf(kind) else _nested(kind)
     encode, decode = made.encode, made.decode
     assert encode is not None
@@ -86,7 +86,7 @@ def _map(kind: MapType) -> TypeMapping:
             lambda cell: {"M": {k: _encoded(value, v) for k, v in cell}},
             lambda found: [(k, _decoded(value, v)) for k, v in found["M"].items()],
         )
-        # A name may not be empty there.
+        # Names of attributes must not be empty: a map with an empty key is a list of pairs.
         return TypeMapping(
             "M",
             lambda cell: _encoded(by_name if all(k for k, _ in cell) else pairs, cell),
@@ -147,17 +147,17 @@ def _days(found: Attribute) -> int:
 
 
 def item_bytes(item: Mapping[str, Attribute]) -> int:
-    """What an item counts against DynamoDB's limit, by the rules it publishes; never less."""
+    """The size of an item by DynamoDB's published rules, or more; never less."""
     return sum(name_bytes(name) + attribute_bytes(value) for name, value in item.items())
 
 
 def name_bytes(name: str) -> int:
-    """What the name of an attribute counts."""
+    """The size of an attribute's name."""
     return len(name.encode())
 
 
 def attribute_bytes(value: Attribute) -> int:
-    """What an attribute's value counts."""
+    """The size of an attribute's value."""
     ((kind, cell),) = value.items()
     if kind == "S":
         return len(cell) if cell.isascii() else len(cell.encode())

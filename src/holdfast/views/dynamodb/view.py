@@ -1,8 +1,8 @@
 """A view in DynamoDB.
 
-A row is put on condition that the item there is of an older version, or none. A row that goes is
-marked for a while, so that a late write of an older version finds it; DynamoDB removes the mark by
-its time to live.
+A row is put on condition that there is no item, or one of an older version. A removed row stays as
+a mark for a while, so that a late write of an older version finds it and fails; DynamoDB then
+deletes the mark by its time to live.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ from holdfast.views.view import (
 
 NoteItem = dict[str, Attribute]
 MARK_DAYS = 7
-"""How long a row that is gone stays marked."""
+"""How long the mark of a removed row stays."""
 _NOTES_KEY = {"name": "S HASH"}
 _MOST_KEY_COLUMNS = 2
 _UNSETTLED = ("CREATING", "DELETING")
 _SETTLED_S, _SETTLED_CHECKS = 1.0, 300
 _BYTES_PER_BYTE = 20
-"""What a byte of Arrow can at most count in an item: a list of booleans holds eight in it."""
+"""The most bytes of an item for one byte of Arrow, in which a list of booleans has eight cells."""
 _IF_NEWER = {
     "ConditionExpression": "attribute_not_exists(#v) OR #v < :v",
     "ExpressionAttributeNames": {"#v": VERSION},
@@ -92,7 +92,7 @@ class DynamoDbView(TableView):
             fits_in_columns(field.type, booleans=False) for field in keys
         )
 
-    # -- making it -----------------------------------------------------------------------------
+    # -- creating it ---------------------------------------------------------------------------
 
     def prepare(self, owner: str, root: str) -> ViewProgress:
         check_notes(self._found(NOTES), _NOTES_KEY, self.spec.location)
@@ -104,13 +104,16 @@ class DynamoDbView(TableView):
 
     def _claim(self, before: Note | None, note: Note) -> bool:
         item = {
-            "name": {"S": self.name}, "owner": {"S": note.owner}, "root": {"S": note.root},
-            "columns": {"S": note.columns}, "has_encoded": {"BOOL": False},
+            "name": {"S": self.name},
+            "owner": {"S": note.owner},
+            "root": {"S": note.root},
+            "columns": {"S": note.columns},
+            "has_encoded": {"BOOL": False},
             **_number("through", noted_through(note.standing)),
-        }  # fmt: skip
+        }
         condition: dict[str, Any] = {"ConditionExpression": "attribute_not_exists(#o)"}
         if before is not None:
-            # Its owner may have moved it on since: then it is not to be begun anew.
+            # Its owner may have updated it since: then it must not be created again.
             expression, values = _still(before.standing)
             values |= {":o": {"S": before.owner}, ":e": {"BOOL": before.standing.has_encoded}}
             condition = {
@@ -180,9 +183,9 @@ class DynamoDbView(TableView):
         }
 
     def _settled(self, table: str, *, is_made: bool) -> dict[str, Any] | None:
-        """A table as DynamoDB describes it, once that is done that makes or deletes it.
+        """DynamoDB's description of a table, once creating or deleting it has ended.
 
-        None where there is none. One that `is_made` may be seen a little later.
+        None where there is no table. With `is_made` the table was created, and may appear later.
         """
         found: dict[str, Any] | None = None
         for _ in range(_SETTLED_CHECKS):
@@ -192,10 +195,10 @@ class DynamoDbView(TableView):
             if found is not None and found["TableStatus"] not in _UNSETTLED:
                 return found
             time.sleep(_SETTLED_S)
-        status = "not to be seen" if found is None else found["TableStatus"]
+        status = "not visible" if found is None else found["TableStatus"]
         raise Unavailable(
             f"The table {table!r} of the view {self.spec.location} is still {status}. Nothing is "
-            "lost: try again when it is ACTIVE, or gone."
+            "lost. Try again when it is ACTIVE, or deleted."
         )
 
     def _described(self, table: str) -> dict[str, Any] | None:
@@ -224,11 +227,12 @@ class DynamoDbView(TableView):
         if item is None:
             return None
         standing = noted_standing(
-            int(item["through"]["N"]), item["has_encoded"]["BOOL"],
+            int(item["through"]["N"]),
+            item["has_encoded"]["BOOL"],
             item["commit_id"]["S"] if "commit_id" in item else None,
             int(item["filled"]["N"]) if "filled" in item else None,
             item["begun"]["S"] if "begun" in item else None,
-        )  # fmt: skip
+        )
         return Note(item["owner"]["S"], item["root"]["S"], item["columns"]["S"], standing)
 
     def _note_encoded(self) -> None:
@@ -330,7 +334,7 @@ class DynamoDbView(TableView):
         return put
 
     def _unless_refused(self, what: str, call: Callable[[], object]) -> bool:
-        """Whether a conditional call went through."""
+        """Make a conditional call; return whether its condition held."""
 
         def attempt() -> bool:
             try:
@@ -367,7 +371,7 @@ class DynamoDbView(TableView):
                 )
 
     def _may_be_large(self, rows: pa.Table) -> bool:
-        """False where no row can be too large, as far as the lengths of texts tell."""
+        """False if no row can be too large, judging by the lengths of text and bytes."""
         sizes = np.zeros(rows.num_rows, np.int64)
         for field in self._fields.values():
             if not is_leaf(field.type):
@@ -401,13 +405,13 @@ def _number(name: str, number: int) -> NoteItem:
 
 
 def _still(before: ViewProgress) -> tuple[str, NoteItem]:
-    """The condition that a view is noted as far as it was, and its values."""
+    """The condition that the note is still `before`, and its values."""
     values = _number(":then", noted_through(before))
     return f"through = :then AND {_equal('commit_id', before.commit_id, values)}", values
 
 
 def _equal(name: str, text: str | None, values: NoteItem) -> str:
-    """The condition that an attribute is a text, or absent; the text is put with the values."""
+    """The condition that an attribute is a text, or absent; adds the text to `values`."""
     if text is None:
         return f"attribute_not_exists({name})"
     values[f":old_{name}"] = {"S": text}

@@ -5,7 +5,8 @@
 
 The state has the same keys all the time, so nothing has a reason to grow. The last tenth of the
 versions is compared with the first: CPU time, files, descriptors and private memory. The time by
-the clock is reported only: other work on the machine is in it.
+the clock is reported only: other work on the machine is in it. A life begins after a warm-up of a
+twentieth as many versions, in which the JVM takes its heap and retention gets its first versions.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from processes import MiB, cpu_s, descriptors, files_below, jvm_mib, python_mib,
 
 LOOKS = 200
 """How often things are looked at in a life."""
+WARM = 20
+"""The part of a life that the warm-up is as long as."""
 KEYS = 1000
 AT_MOST = 1.15
 SETTINGS = {
@@ -66,14 +69,17 @@ class Look:
 def looks(
     version: Callable[[], int], folder: Path, count: int, pause_s: float = 0
 ) -> Iterator[Look]:
-    """A look every so many versions, until there are `count`.
+    """A look every so many versions, until there are `count` after the warm-up.
 
     `version` gives the newest one, or makes it; between two calls it is left alone for `pause_s`.
     """
+    warm = count // WARM
+    while version() < warm:
+        time.sleep(pause_s)
     before, since, cpu = version(), time.monotonic(), cpu_s()
     every = max(count // LOOKS, 1)
-    while before < count:
-        while (now := version()) < min(before + every, count):
+    while before < count + warm:
+        while (now := version()) < min(before + every, count + warm):
             time.sleep(pause_s)
         passed_ms, used_ms = 1000 * (time.monotonic() - since), 1000 * (cpu_s() - cpu)
         state, made = files_below(folder), now - before

@@ -32,9 +32,9 @@ from holdfast import stateful
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
 from holdfast.spark.pipeline.stages import StageRun
-from holdfast.spark.running.computation import Computation
-from holdfast.spark.running.loop import VersionLoop
-from holdfast.spark.running.opening import LoopOpening
+from holdfast.spark.versions.computation import Computation
+from holdfast.spark.versions.loop import VersionLoop
+from holdfast.spark.versions.opening import LoopOpening
 from holdfast.streams.stores import open_providers
 from holdfast.streams.tasks.task import Task, TaskResult
 from holdfast.streams.watermark import Watermarks

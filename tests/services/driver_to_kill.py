@@ -24,8 +24,8 @@ from pyspark.sql import functions as F
 from holdfast import stateful
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
-from holdfast.spark.running.computation import Computation
-from holdfast.spark.running.loop import VersionLoop
+from holdfast.spark.versions.computation import Computation
+from holdfast.spark.versions.loop import VersionLoop
 
 SCHEMA = "id string, v long, ts timestamp"
 SHORTEST_S = 0.1

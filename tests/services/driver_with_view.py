@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 
 import shopping_totals
 from holdfast.engine.versions.log import VersionLog
-from holdfast.spark.running.computation import Computation
+from holdfast.spark.versions.computation import Computation
 from holdfast.spark.view import StreamView
 from holdfast.views.cassandra.view import CassandraView
 from holdfast.views.dynamodb.view import DynamoDbView

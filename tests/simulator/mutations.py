@@ -10,13 +10,14 @@ from unittest import mock
 from simulation.scenario import Theme
 
 from holdfast.engine.versions.claims import Claims
-from holdfast.spark.running import delivery, ticks
-from holdfast.spark.running.delivery import DeliveryLog
-from holdfast.spark.running.loop import VersionLoop
+from holdfast.spark.running import ticks
 from holdfast.spark.running.run import Outcome, Turns
 from holdfast.spark.sinks import plans
 from holdfast.spark.sinks.plans import FilePlan, Plans
 from holdfast.spark.sinks.sink import OutputBatch
+from holdfast.spark.versions import delivery
+from holdfast.spark.versions.delivery import DeliveryLog
+from holdfast.spark.versions.loop import VersionLoop
 from holdfast.streams.version import Schedule
 
 Patch = tuple[object, str, Any]

@@ -22,7 +22,7 @@ from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
 from holdfast.reading import open_root, verify
 from holdfast.spark import writer
-from holdfast.spark.running.opening import LoopOpening
+from holdfast.spark.versions.opening import LoopOpening
 from holdfast.testing.faults import FaultyStorage
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
-from holdfast.spark.running.computation import Computation
-from holdfast.spark.running.delivery import Delivery
-from holdfast.spark.running.loop import VersionLoop
+from holdfast.spark.versions.computation import Computation
+from holdfast.spark.versions.delivery import Delivery
+from holdfast.spark.versions.loop import VersionLoop
 
 PHASES: dict[str, tuple[type, str, bool]] = {
     "planned": (VersionLoop, "run", True),

@@ -19,8 +19,8 @@ import holdfast
 from holdfast.backends.memory import MemoryStorage
 from holdfast.engine.files.manifest import Manifest
 from holdfast.reading import open_root
-from holdfast.spark.running.loop import VersionLoop
-from holdfast.spark.running.numbering import lost_numbers, note_jump
+from holdfast.spark.versions.loop import VersionLoop
+from holdfast.spark.versions.numbering import lost_numbers, note_jump
 from holdfast.streams.numbering import Numbering
 
 pytestmark = pytest.mark.spark

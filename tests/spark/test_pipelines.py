@@ -15,8 +15,8 @@ from covering import Case, covering
 from pipelines import DIMENSIONS, Pipeline, expected, finish
 from pyspark.sql import SparkSession
 
-from holdfast.spark.running.computation import Computation
-from holdfast.spark.running.delivery import Delivery
+from holdfast.spark.versions.computation import Computation
+from holdfast.spark.versions.delivery import Delivery
 
 pytestmark = pytest.mark.spark
 SEED = 20261118

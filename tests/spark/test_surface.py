@@ -17,8 +17,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from holdfast import stateful
 from holdfast.spark.frame import StatefulDataFrame
-from holdfast.spark.running.loop import VersionLoop
 from holdfast.spark.running.query import StatefulQuery
+from holdfast.spark.versions.loop import VersionLoop
 from holdfast.spark.writer import StatefulStreamWriter
 
 pytestmark = pytest.mark.spark

@@ -16,10 +16,11 @@ from holdfast.backends.memory import MemoryStorage
 from holdfast.engine import periodic
 from holdfast.engine.storage import Runtime
 from holdfast.spark.interop import seam as spark_seam
-from holdfast.spark.running import active, ending, home, run, spark_query, start, ticks
+from holdfast.spark.running import active, ending, run, spark_query, start, ticks
 from holdfast.spark.sinks import files as filesink
 from holdfast.spark.sinks import plans
 from holdfast.spark.state import stored
+from holdfast.spark.versions import home
 from holdfast.streams import outbox, process
 from holdfast.streams.stores import open_providers
 from holdfast.streams.stores.open_providers import OpenProviders

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.spark.running.maintenance import MaintenanceReport
+from holdfast.spark.versions.maintenance import MaintenanceReport
 from holdfast.streams.tasks.task import TaskResult
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import moment_text

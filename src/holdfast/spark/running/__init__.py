@@ -1,1 +1,1 @@
-"""The running query: versions made, committed and delivered, and what ends it."""
+"""The running query: its start, the threads of its run, and its end."""

@@ -21,10 +21,10 @@ from holdfast.spark.monitoring.progress import VersionReport, progress
 from holdfast.spark.monitoring.watch import Watch
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.running.failures import as_end, explained, unwrapped
-from holdfast.spark.running.loop import VersionLoop
 from holdfast.spark.running.spark_query import INTERRUPTED, SparkQuery
 from holdfast.spark.running.ticks import Ticks
 from holdfast.spark.sinks.sink import Sink
+from holdfast.spark.versions.loop import VersionLoop
 
 log = logging.getLogger(__name__)
 _IDLE_POLL_MS = 50

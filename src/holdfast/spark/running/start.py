@@ -14,12 +14,12 @@ from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.running.active import PendingRun, leave_place, take_place
 from holdfast.spark.running.ending import Ending, is_taken_batch
 from holdfast.spark.running.failures import explained
-from holdfast.spark.running.loop import VersionLoop
-from holdfast.spark.running.opening import LoopOpening
 from holdfast.spark.running.query import StatefulQuery
 from holdfast.spark.running.run import Outcome, QueryRun
 from holdfast.spark.running.spark_query import BatchFunction, SparkQuery
 from holdfast.spark.sinks.sink import Sink
+from holdfast.spark.versions.loop import VersionLoop
+from holdfast.spark.versions.opening import LoopOpening
 
 
 def start_query(spec: QuerySpec, sink: Sink) -> StatefulQuery:

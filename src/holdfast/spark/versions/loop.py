@@ -21,14 +21,14 @@ from holdfast.spark.interop.model import Observe
 from holdfast.spark.monitoring.progress import VersionReport
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.pipeline.stages import ComputedVersion, QueryOutput, StageRun
-from holdfast.spark.running.computation import Computation
-from holdfast.spark.running.delivery import Delivery, stored_before
 from holdfast.spark.running.failures import fenced
-from holdfast.spark.running.home import RunHome
-from holdfast.spark.running.maintenance import Maintenance, MaintenanceReport
-from holdfast.spark.running.numbering import note_jump
 from holdfast.spark.state.locality import Locality
 from holdfast.spark.state.stored import with_columns
+from holdfast.spark.versions.computation import Computation
+from holdfast.spark.versions.delivery import Delivery, stored_before
+from holdfast.spark.versions.home import RunHome
+from holdfast.spark.versions.maintenance import Maintenance, MaintenanceReport
+from holdfast.spark.versions.numbering import note_jump
 from holdfast.streams.outbox import Emission, write_emissions
 from holdfast.streams.processors.handle import QueryInfo
 from holdfast.streams.version import Schedule, VersionStep

@@ -17,8 +17,8 @@ from holdfast.spark.pipeline.event_times import check_counted, observed
 from holdfast.spark.pipeline.flow import EventTime, Flow, Stage
 from holdfast.spark.pipeline.stage_marks import StageMarks, stage_marks
 from holdfast.spark.pipeline.stages import ComputedVersion, QueryOutput, StageRun
-from holdfast.spark.running.home import RunHome
 from holdfast.spark.state.locality import Locality
+from holdfast.spark.versions.home import RunHome
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.processors.handle import QueryInfo
 from holdfast.streams.tasks.task import Task, TaskResult, run_task

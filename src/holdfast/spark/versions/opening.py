@@ -18,12 +18,6 @@ from holdfast.spark.interop import seam
 from holdfast.spark.pipeline.flow import Stage
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.pipeline.stages import QueryOutput, StageFrames, StageRun
-from holdfast.spark.running.computation import Computation
-from holdfast.spark.running.delivery import Delivery, DeliveryLog, stored_before
-from holdfast.spark.running.home import RunHome
-from holdfast.spark.running.loop import LoopParts, VersionLoop
-from holdfast.spark.running.maintenance import Maintenance
-from holdfast.spark.running.numbering import lost_numbers
 from holdfast.spark.sinks.sink import Sink
 from holdfast.spark.state.locality import Locality, StateStoreRDD
 from holdfast.spark.state.location import marked_place
@@ -39,6 +33,12 @@ from holdfast.spark.state.stored import (
     stores_to_rewrite,
     with_columns,
 )
+from holdfast.spark.versions.computation import Computation
+from holdfast.spark.versions.delivery import Delivery, DeliveryLog, stored_before
+from holdfast.spark.versions.home import RunHome
+from holdfast.spark.versions.loop import LoopParts, VersionLoop
+from holdfast.spark.versions.maintenance import Maintenance
+from holdfast.spark.versions.numbering import lost_numbers
 from holdfast.spark.view import StreamView
 from holdfast.store import load_provider_class
 from holdfast.streams.numbering import Numbering

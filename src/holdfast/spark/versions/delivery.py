@@ -16,8 +16,8 @@ from holdfast.errors import VersionNotFound
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.pipeline.stage_marks import stage_marks
 from holdfast.spark.pipeline.stages import QueryOutput
-from holdfast.spark.running.numbering import output_batch
 from holdfast.spark.sinks.sink import Sink
+from holdfast.spark.versions.numbering import output_batch
 from holdfast.spark.view import StreamView
 from holdfast.streams.outbox import Emission, OutboxReader
 from holdfast.streams.output import StoredOutput

@@ -1,0 +1,1 @@
+"""The versions of a query: opened, computed, committed, delivered, merged."""

@@ -32,7 +32,7 @@ def checkpoint_exercise(
         .option("rowsPerSecond", ROWS_PER_SECOND)
         .option("rampUpTime", 1)
         .load()
-    )  # fmt: skip
+    )
     rate_raw_data = stateful(df).selectExpr("CAST(timestamp AS STRING)", "CAST(value AS string)")
     return (
         rate_raw_data.writeStream.format("console" if folder is None else "parquet")

@@ -46,8 +46,10 @@ def main() -> None:
         place = Path(folder)
         show_the_store(place / "totals")
         title(8, "Two streams in another process: profit, and 90,000 rows a second")
-        code('stateful(trades).groupBy(F.window("eventtime", "5 minutes")) \\\n'
-             '                .agg(F.sum("profit").alias("profit"))')  # fmt: skip
+        code(
+            'stateful(trades).groupBy(F.window("eventtime", "5 minutes")) \\\n'
+            '                .agg(F.sum("profit").alias("profit"))'
+        )
         crash(place)
         with session(place / "spark.log") as spark:
             recover(spark, place)
@@ -115,8 +117,10 @@ def show_progress(query: Any, since: int) -> int:
         if progress["batchId"] > since and progress["numInputRows"]:
             rate = progress["processedRowsPerSecond"]
             rows = progress["numInputRows"]
-            print(f"  rows    batch {progress['batchId']}: {rows:,} rows, {rate:,.0f} a second",
-                  flush=True)  # fmt: skip
+            print(
+                f"  rows    batch {progress['batchId']}: {rows:,} rows, {rate:,.0f} a second",
+                flush=True,
+            )
             since = progress["batchId"]
     return since
 
@@ -183,8 +187,9 @@ def look_back(place: Path) -> None:
     code('state = holdfast.open(checkpoint / "holdfast").at(2).scan()')
     with holdfast.open(place / "profit" / "holdfast") as state:
         for version in range(1, state.version + 1):
-            found = sorted((row["window_start"], row["profit"])
-                           for row in state.at(version).scan().to_pylist())  # fmt: skip
+            found = sorted(
+                (row["window_start"], row["profit"]) for row in state.at(version).scan().to_pylist()
+            )
             profits = ", ".join(f"{start:%H:%M} {amount:+d}" for start, amount in found)
             say(f"version {version}: {profits}")
 

@@ -61,11 +61,15 @@ class DictStore(StateStore):
 
 class DictProvider(StateStoreProvider):
     def init(
-        self, state_store_id: StateStoreId, key_schema: Any, value_schema: Any,
-        key_index_ordinal: int | None = None, num_cols_prefix_key: int = 0,
+        self,
+        state_store_id: StateStoreId,
+        key_schema: Any,
+        value_schema: Any,
+        key_index_ordinal: int | None = None,
+        num_cols_prefix_key: int = 0,
         store_confs: StateStoreConf = StateStoreConf.empty,
         hadoop_conf: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._id, self.key_schema, self.value_schema = state_store_id, key_schema, value_schema
 
     state_store_id = property(lambda self: self._id)

@@ -61,16 +61,23 @@ def demo(root: Path) -> None:
         'db = holdfast.open("totals", key="user string", value="total long",\n'
         "                   partitions=2)"
     )
-    db = holdfast.open(root, key="user string", value="total long", partitions=2,
-                       conf={"pack_threshold_bytes": 4096})  # fmt: skip
+    db = holdfast.open(
+        root,
+        key="user string",
+        value="total long",
+        partitions=2,
+        conf={"pack_threshold_bytes": 4096},
+    )
 
     title(2, "Put and commit. Leaving the block makes a version, whole or not.")
     code('with db.update() as store:\n    store.put(("Sankar",), (200,))')
     with db.update() as store:
         store.put(("Sankar",), (200,))
-    code("with db.update() as store:      # a million rows as one Arrow batch\n"
-         "    store.put_many(table)\n"
-         '    store.put(("Sankar",), (500,))')  # fmt: skip
+    code(
+        "with db.update() as store:      # a million rows as one Arrow batch\n"
+        "    store.put_many(table)\n"
+        '    store.put(("Sankar",), (500,))'
+    )
     users = 1_000_000
     table = pa.table({"user": [f"user-{n}" for n in range(users)], "total": range(users)})
     started = time.perf_counter()
@@ -117,8 +124,11 @@ def demo(root: Path) -> None:
     code("holdfast verify totals")
     result = verify(open_root(root))
     versions = ", ".join(map(str, result.readable))
-    say(f"{len(result.files)} files, {result.checked_bytes / 1e6:.0f} MB: all intact, versions "
-        f"{versions} open", "green" if result.intact else "red")  # fmt: skip
+    say(
+        f"{len(result.files)} files, {result.checked_bytes / 1e6:.0f} MB: all intact, versions "
+        f"{versions} open",
+        "green" if result.intact else "red",
+    )
     db.close()
 
 
@@ -150,8 +160,11 @@ def files(root: Path) -> None:
     table.add_column("file")
     table.add_column("bytes", justify="right")
     table.add_column("what it is")
-    meaning = {"versions": "manifest: this version exists", "packs": "small deltas together",
-               "tags": "a name for a version"}  # fmt: skip
+    meaning = {
+        "versions": "manifest: this version exists",
+        "packs": "small deltas together",
+        "tags": "a name for a version",
+    }
     left = orphans(root)
     for path in sorted(p for p in root.rglob("*") if p.is_file()):
         name = path.relative_to(root)

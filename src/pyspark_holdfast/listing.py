@@ -50,10 +50,18 @@ def _stores(root: Root) -> Iterator[tuple[Any, ...]]:
     for store in info.stores:
         name = names[store.operator] if store.operator < len(names) else None
         yield (
-            store.operator, name, store.store, len(store.partitions), info.oldest, info.newest,
-            store.num_keys, store.size_bytes, store.key_schema.ddl(), store.value_schema.ddl(),
+            store.operator,
+            name,
+            store.store,
+            len(store.partitions),
+            info.oldest,
+            info.newest,
+            store.num_keys,
+            store.size_bytes,
+            store.key_schema.ddl(),
+            store.value_schema.ddl(),
             store.num_cols_prefix_key,
-        )  # fmt: skip
+        )
 
 
 def _versions(root: Root) -> Iterator[tuple[Any, ...]]:
@@ -62,10 +70,17 @@ def _versions(root: Root) -> Iterator[tuple[Any, ...]]:
         batch = None if manifest is None else (manifest.batch or {}).get("id")
         marks = {} if manifest is None else manifest.watermark or {}
         yield (
-            line.version, _time(line.committed_at_ms), batch, _time(marks.get("evict_ms") or None),
-            line.num_keys, line.changed_rows, line.written_bytes, line.size_bytes,
-            list(line.tags), line.problem,
-        )  # fmt: skip
+            line.version,
+            _time(line.committed_at_ms),
+            batch,
+            _time(marks.get("evict_ms") or None),
+            line.num_keys,
+            line.changed_rows,
+            line.written_bytes,
+            line.size_bytes,
+            list(line.tags),
+            line.problem,
+        )
 
 
 def _time(ms: int | None) -> datetime | None:

@@ -67,12 +67,17 @@ class StateReader(DataSourceReader):
                 indexes = [index for index in indexes if index in wanted]
         return [
             StatePartition(
-                root.location, store.operator, store.name, index, (version,),
+                root.location,
+                store.operator,
+                store.name,
+                index,
+                (version,),
                 None if keys is None else tuple(keys[index]),
-                None if prefixes is None else tuple(prefixes[index]), self._options.storage,
+                None if prefixes is None else tuple(prefixes[index]),
+                self._options.storage,
             )
             for index in indexes
-        ]  # fmt: skip
+        ]
 
     def _opened(self) -> tuple[Root, InspectedStore]:
         options = self._options
@@ -129,11 +134,15 @@ class ChangeReader(StateReader):
                 places.setdefault(index, []).append(version)
         return [
             StatePartition(
-                root.location, store.operator, store.name, index, tuple(versions),
+                root.location,
+                store.operator,
+                store.name,
+                index,
+                tuple(versions),
                 storage=self._options.storage,
             )
             for index, versions in sorted(places.items())
-        ]  # fmt: skip
+        ]
 
     def _versions(self, root: Root) -> range:
         start, end = self._options.start or 0, self._options.end

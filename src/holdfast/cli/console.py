@@ -67,17 +67,29 @@ class ConsoleOutput(Output):
         self._console.print()
         table = _table(
             *(["root"] if several else []),
-            ">operator", "store", ">partitions", ">version", ">keys", ">size", "key", "value",
-        )  # fmt: skip
+            ">operator",
+            "store",
+            ">partitions",
+            ">version",
+            ">keys",
+            ">size",
+            "key",
+            "value",
+        )
         for root in roots:
             for store in root.stores:
                 _add(
                     table,
                     *([os.path.relpath(root.location, above)] if several else []),
-                    store.operator, store.store, _partitions(store), root.newest,
-                    f"{store.num_keys:,}", size_text(store.size_bytes), store.key_schema.ddl(),
+                    store.operator,
+                    store.store,
+                    _partitions(store),
+                    root.newest,
+                    f"{store.num_keys:,}",
+                    size_text(store.size_bytes),
+                    store.key_schema.ddl(),
                     store.value_schema.ddl(),
-                )  # fmt: skip
+                )
         self._console.print(table)
 
     def version(
@@ -114,9 +126,13 @@ class ConsoleOutput(Output):
         for part in store.partitions:
             bounds = ["–" if b is None else b for b in (part.evict, part.expire)]
             _add(
-                table, part.partition, f"{part.num_keys:,}", part.segments,
-                size_text(part.size_bytes), *(bounds if bounded else ()),
-            )  # fmt: skip
+                table,
+                part.partition,
+                f"{part.num_keys:,}",
+                part.segments,
+                size_text(part.size_bytes),
+                *(bounds if bounded else ()),
+            )
         self._console.print(table)
 
     def _chain(self, chain: PartitionChain) -> None:
@@ -138,10 +154,15 @@ class ConsoleOutput(Output):
                 _add(table, line.version, "damaged", "", "", "", "", ", ".join(line.tags))
                 continue
             _add(
-                table, line.version, time_text(line.committed_at_ms or 0), f"{line.num_keys:,}",
-                f"{line.changed_rows:,}", size_text(line.written_bytes or 0),
-                size_text(line.size_bytes or 0), ", ".join(line.tags),
-            )  # fmt: skip
+                table,
+                line.version,
+                time_text(line.committed_at_ms or 0),
+                f"{line.num_keys:,}",
+                f"{line.changed_rows:,}",
+                size_text(line.written_bytes or 0),
+                size_text(line.size_bytes or 0),
+                ", ".join(line.tags),
+            )
         self._console.print(table)
         if len(lines) < root.versions:
             self._note(f"{root.versions - len(lines):,} older ones; --limit 0 shows all")
@@ -165,9 +186,13 @@ class ConsoleOutput(Output):
         for line in lines:
             cells = _cells(store.value_schema, line.value)
             _add(
-                table, line.version, time_text(line.committed_at_ms), line.change, *cells,
+                table,
+                line.version,
+                time_text(line.committed_at_ms),
+                line.change,
+                *cells,
                 style=_STYLES[line.change],
-            )  # fmt: skip
+            )
         self._console.print(table)
 
     def rows(self, store: InspectedStore, version: int, table: pa.Table, more: bool) -> None:
@@ -328,10 +353,15 @@ def _add_segment(table: Table, segment: SegmentFile, indent: str) -> None:
     place = segment.path if segment.offset is None else f"{segment.path} at {segment.offset:,}"
     versions = str(segment.high) if segment.low == segment.high else f"{segment.low}–{segment.high}"
     _add(
-        table, f"{indent}{segment.kind}", versions, f"{segment.rows:,}", f"{segment.tombstones:,}",
-        size_text(segment.size_bytes), place if segment.present else f"{place} (missing or cut)",
+        table,
+        f"{indent}{segment.kind}",
+        versions,
+        f"{segment.rows:,}",
+        f"{segment.tombstones:,}",
+        size_text(segment.size_bytes),
+        place if segment.present else f"{place} (missing or cut)",
         style="red" if not segment.present else "dim" if indent else None,
-    )  # fmt: skip
+    )
 
 
 def _aligned(field: Any) -> str:

@@ -50,9 +50,11 @@ def _python() -> Check:
 def _spark(version: str | None) -> Check:
     if version is None:
         return Check(
-            "PySpark", "note", "not installed",
+            "PySpark",
+            "note",
+            "not installed",
             "Only streams need it: pip install 'holdfast[spark]'",
-        )  # fmt: skip
+        )
     if int(version.split(".")[0]) < 4:
         return Check(
             "PySpark", "failed", version, "Streams need 4.0 or newer: pip install 'pyspark>=4'"
@@ -85,9 +87,11 @@ def _pandas() -> Check:
     version = _version("pandas")
     if version is None:
         return Check(
-            "pandas", "note", "not installed",
+            "pandas",
+            "note",
+            "not installed",
             "Only pandas-based processors need it: pip install 'holdfast[pandas]'",
-        )  # fmt: skip
+        )
     if int(version.split(".")[0]) >= 3:
         return Check(
             "pandas", "failed", version, "PySpark does not support pandas 3: pip install 'pandas<3'"
@@ -110,9 +114,11 @@ def _worker_python(*, needed: bool) -> Check:
         return Check(name, status, f"{what}, {found}; this is {mine}", advice)
     if prefix != sys.prefix:
         return Check(
-            name, "note", f"{what}, in another environment: {prefix}",
+            name,
+            "note",
+            f"{what}, in another environment: {prefix}",
             f"Install holdfast there too, or {advice}",
-        )  # fmt: skip
+        )
     return Check(name, "ok", f"{what}, this Python" if chosen is None else what)
 
 
@@ -147,9 +153,11 @@ def _root(location: str) -> Iterator[Check]:
     if storage.read_only:
         yield _readable(storage)
         yield Check(
-            "create-if-absent", "note", "not proven for this scheme: the root can only be read",
+            "create-if-absent",
+            "note",
+            "not proven for this scheme: the root can only be read",
             f"Write to a local root, or to {schemes.remote_names()}",
-        )  # fmt: skip
+        )
         return
     if isinstance(storage, LocalStorage) and os.path.isfile(storage.location):
         yield Check("root", "failed", f"{storage.location} is a file", "Name a folder")
@@ -209,14 +217,18 @@ def _creates_once(storage: Storage, trial: str) -> Check:
             bad += not _one_winner(storage, f"{trial}-{race}")
     except HoldfastError as error:
         return Check(
-            name, "failed", "refused",
+            name,
+            "failed",
+            "refused",
             f"{error.message}{hint}",
-        )  # fmt: skip
+        )
     if bad:
         return Check(
-            name, "failed", f"{bad} of {_RACES} races had no single winner",
+            name,
+            "failed",
+            f"{bad} of {_RACES} races had no single winner",
             "Do not write to this root: two writers could commit one version",
-        )  # fmt: skip
+        )
     return Check(name, "ok", f"{_RACES} races of {_RACERS}, one winner each")
 
 

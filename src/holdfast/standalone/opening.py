@@ -86,9 +86,15 @@ def open_on(
     manifest = versions.newest_intact()
     if manifest is None:
         manifest = _create(
-            versions, runtime, location, key, value, 1 if partitions is None else partitions,
-            key_index_ordinal, num_cols_prefix_key or 0,
-        )  # fmt: skip
+            versions,
+            runtime,
+            location,
+            key,
+            value,
+            1 if partitions is None else partitions,
+            key_index_ordinal,
+            num_cols_prefix_key or 0,
+        )
     _check_matches(
         manifest, location, key, value, partitions, key_index_ordinal, num_cols_prefix_key
     )

@@ -288,10 +288,13 @@ class VersionedStore:
     def _repr_html_(self) -> str:
         keys = sum(entry.num_keys for entry in self._entries())
         rows = [
-            ("root", self.root), ("version", self.version), ("keys", f"{keys:,}"),
-            ("partitions", self.partitions), ("key", self.key_schema.ddl()),
+            ("root", self.root),
+            ("version", self.version),
+            ("keys", f"{keys:,}"),
+            ("partitions", self.partitions),
+            ("key", self.key_schema.ddl()),
             ("value", self.value_schema.ddl()),
-        ]  # fmt: skip
+        ]
         cells = "".join(
             f"<tr><th>{name}</th><td>{html.escape(str(cell))}</td></tr>" for name, cell in rows
         )

@@ -78,9 +78,14 @@ class Outbox:
         if not rows:
             return Emission(partition)
         return Emission(
-            partition, rows, spool.path, 0, spool.size, spool.checksum,
+            partition,
+            rows,
+            spool.path,
+            0,
+            spool.size,
+            spool.checksum,
             None if spool.path is not None else spool.held,
-        )  # fmt: skip
+        )
 
     def _open(self) -> tuple[str, BlobWriter]:
         path = outbox_path(self.version, Runtime.system().new_id())

@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from holdfast.testing.windowed import Windowed
 
 __all__ = [
-    "MakeProvider", "ProviderConformance", "StateTestDriver", "StorageConformance", "Windowed",
-]  # fmt: skip
+    "MakeProvider",
+    "ProviderConformance",
+    "StateTestDriver",
+    "StorageConformance",
+    "Windowed",
+]
 
 _DRIVERS = {
     "StateTestDriver": "holdfast.testing.driver",
@@ -38,9 +42,14 @@ _SUITES = {
     "StorageConformance": "holdfast.testing.storage_suite",
 }
 _PARTS = (
-    "storage_suite", "provider_suite", "_provider_base",
-    "_batch_suite", "_life_suite", "_range_suite", "_type_suite",
-)  # fmt: skip
+    "storage_suite",
+    "provider_suite",
+    "_provider_base",
+    "_batch_suite",
+    "_life_suite",
+    "_range_suite",
+    "_type_suite",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -142,9 +142,11 @@ class BatchContract(SuiteBase):
         store = provider.get_store(0)
         numbers, floats = np.arange(1000), np.arange(1000, dtype=float)
         columns = {
-            "k": pa.array(numbers), "f": pa.array(floats),
-            "v": pa.array(numbers), "w": pa.array(floats),
-        }  # fmt: skip
+            "k": pa.array(numbers),
+            "f": pa.array(floats),
+            "v": pa.array(numbers),
+            "w": pa.array(floats),
+        }
         store.put_many(pa.table(columns))
         numbers[:], floats[:] = -1, -1.0
         expected = {(i, float(i)): (i, float(i)) for i in range(1000)}

@@ -85,9 +85,12 @@ class ProcessorWork:
         marks = setting.marks
         timed = None if self.watermark is None else names.get(self.watermark[0])
         clock = Clock(
-            self._mode, marks.clock_ms, None if timed is None else marks.evict_ms,
-            marks.late_ms, timed,
-        )  # fmt: skip
+            self._mode,
+            marks.clock_ms,
+            None if timed is None else marks.evict_ms,
+            marks.late_ms,
+            timed,
+        )
         shown = tuple((number, name) for name, number in names.items())
         return ProcessorTask(
             stores=setting.stores,

@@ -76,12 +76,15 @@ class GroupStates(KeyedOperator):
             variable=self._variable,
             keys=self._rows.key_names,
             rows=PandasFrames(
-                self._rows.columns, self._output_schema, settings.zone,
-                is_wide=False, is_strict=True,
+                self._rows.columns,
+                self._output_schema,
+                settings.zone,
+                is_wide=False,
+                is_strict=True,
             ),
             clock=clock,
             outbox=settings.outbox,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)

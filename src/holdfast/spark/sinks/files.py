@@ -127,9 +127,12 @@ class TableSink(FileSink):
 
     def __init__(self, table: FileTable, options: Mapping[str, str], checkpoint: str) -> None:
         super().__init__(
-            table.location, table.provider, {**table.options, **options}, table.partition_by,
+            table.location,
+            table.provider,
+            {**table.options, **options},
+            table.partition_by,
             checkpoint,
-        )  # fmt: skip
+        )
         self._table = table
         self._added: set[str] = set()
 

@@ -75,8 +75,9 @@ class Locality:
             log.warning(
                 "The StateStoreCoordinator cannot listen on %s (%s): tasks run without preferred "
                 "locations. Set spark.driver.bindAddress to an address of the driver's host.",
-                bind_address or host, error,
-            )  # fmt: skip
+                bind_address or host,
+                error,
+            )
             return cls(session)
         return cls(session, ref, java, _ONLY_EXECUTOR if is_local else None)
 
@@ -123,8 +124,10 @@ class Locality:
         log.warning(
             "No executor has told the StateStoreCoordinator at %s:%d what it holds: tasks run "
             "without preferred locations. Let executors connect to that host, or set "
-            "spark.holdfast.locality=off.", self.address.host, self.address.port,
-        )  # fmt: skip
+            "spark.holdfast.locality=off.",
+            self.address.host,
+            self.address.port,
+        )
 
     def begun(self, query_run_id: UUID, partitions: int) -> None:
         """A run has so many partitions of state, each of which a worker is going to report."""

@@ -63,8 +63,11 @@ def partitions_of(session: SparkSession, found: Manifest | None, root: str) -> i
     if wanted is not None and kept not in (1, int(wanted)):
         log.warning(
             "The state in %s has %d partitions; spark.sql.shuffle.partitions=%s does not "
-            "change that", root, kept, wanted,
-        )  # fmt: skip
+            "change that",
+            root,
+            kept,
+            wanted,
+        )
     return kept
 
 

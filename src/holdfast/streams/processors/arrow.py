@@ -51,9 +51,14 @@ class ArrowTask:
         started = time.monotonic()
         store = self.store.open(partition, self.base_version)
         reader = GroupReader(
-            schema, batches, self.keys, partition, self.store.partitions, self.clock.late,
+            schema,
+            batches,
+            self.keys,
+            partition,
+            self.store.partitions,
+            self.clock.late,
             _ROWS_AT_A_TIME,
-        )  # fmt: skip
+        )
         counts = _Counts()
         emitted = self.outbox.emit(partition, self._results(reader, store, counts))
         return prepare_result(

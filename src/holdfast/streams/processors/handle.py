@@ -159,8 +159,11 @@ class _UnopenedVariable:
 
 
 _KINDS: Mapping[str, type[StateVariable]] = {
-    "value": ValueState, "list": ListState, "map": MapState, "timers": Timers,
-}  # fmt: skip
+    "value": ValueState,
+    "list": ListState,
+    "map": MapState,
+    "timers": Timers,
+}
 
 
 def state_class(kind: Kind) -> type[StateVariable]:

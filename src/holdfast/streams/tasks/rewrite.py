@@ -35,9 +35,16 @@ class RewriteTask:
         stored = manifest.operators[spec.operator].get(spec.name)
         names = () if stored is None else stored.value_schema.names
         return rewrite(
-            manifest, spec.operator, spec.name, partition, spec.shape,
-            lambda rows: self._values(rows, names), storage, runtime, spec.conf,
-        )  # fmt: skip
+            manifest,
+            spec.operator,
+            spec.name,
+            partition,
+            spec.shape,
+            lambda rows: self._values(rows, names),
+            storage,
+            runtime,
+            spec.conf,
+        )
 
     def _values(self, rows: Rows, names: tuple[str, ...]) -> list[pa.Array]:
         columns = []

@@ -1,4 +1,4 @@
-"""A store for people who just want one: open a root, update it, read any version of it."""
+"""`holdfast.open`: a versioned store without Spark. Open a root, update it, read any version."""
 
 from holdfast.deprecation import moved_names
 from holdfast.reading.model import VersionInfo

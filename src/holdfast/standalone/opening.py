@@ -1,4 +1,4 @@
-"""Opening a root, and making one."""
+"""`holdfast.open`: opens the store at a root, and creates it if there is none."""
 
 from __future__ import annotations
 
@@ -39,15 +39,45 @@ def open_versioned_store(
     view: str | None = None,
     view_options: Mapping[str, str] | None = None,
 ) -> VersionedStore:
-    """Open the store at `root`, making it when there is none.
+    """Open the store at `root`, and create it if there is none.
 
-    `key` and `value` are schemas: DDL text, a StructType or an Arrow schema. They are needed only
-    to make a new store; where the root exists they must match it. `partitions` defaults to 1.
-    `options` say how a remote root is reached; they are kept nowhere.
+        db = holdfast.open("totals", key="user string", value="total long")
 
-    `view` is a table that shows the newest version to other services, such as
-    cassandra://host:9042/keyspace/table or dynamodb://region/table; it is made and filled where it
-    has to be, and every commit brings it up to date. `view_options` say how it is reached.
+    The arguments that describe the store are needed only to create it. For an existing store you
+    can leave them out; if you pass one, it has to match.
+
+    `root` is a local path, or the URL of a root on HDFS, S3, Cassandra, DynamoDB or in memory
+    (`memory://name`).
+
+    `key` and `value` are the schemas: DDL text such as "user string", a Spark StructType, or an
+    Arrow schema.
+
+    `partitions` is how many partitions the keys are spread over by their hash; 1 by default. It
+    cannot be changed later.
+
+    `key_index_ordinal` is the position, counted from 0, of the key column that ranges go by:
+    `get_range(start, end)` then returns only keys in that range of the column, and `evict(upto)`
+    drops all keys up to a value of it. Choose the column that says how old a key is, such as the
+    end of a window. By default there is none.
+
+    `num_cols_prefix_key` is how many leading key columns form a prefix: `prefix_scan(prefix)`
+    then finds all keys that begin with it. Keys with equal prefixes are stored in one partition,
+    side by side. By default there is no prefix.
+
+    `conf` are the settings of this process, such as retention: a StateStoreConf or a dict by
+    setting name. They are not stored.
+
+    `options` say how to reach a remote root, such as endpoints and credentials. They are not
+    stored either.
+
+    `view` is the URL of a table that shows the newest version to other services, such as
+    cassandra://host:9042/keyspace/table or dynamodb://region/table. It is created and filled if
+    necessary, and every commit updates it. `view_options` say how to reach its database; by
+    default as the clients' own configuration says.
+
+    Returns a `VersionedStore`; close it, or use it as a context manager. Raises InvalidArgument if
+    there is no store and a schema is missing, or if an argument differs from the existing store;
+    Corruption if every version is damaged; and Unavailable if the storage does not answer.
     """
     settings = conf if isinstance(conf, StateStoreConf) else StateStoreConf.of(conf or {})
     return open_on(
@@ -79,7 +109,10 @@ def open_on(
     view: str | None = None,
     view_options: Mapping[str, str] | None = None,
 ) -> VersionedStore:
-    """The same with storage, clocks and randomness handed in, for tests and simulations."""
+    """Like `open_versioned_store`, with the storage, clocks and randomness given by a test.
+
+    `storage` takes the place of `root`, and `runtime` of the system's clocks.
+    """
     location = storage.location
     settings = conf if isinstance(conf, StateStoreConf) else StateStoreConf.of(conf or {})
     versions = VersionLog(storage, runtime)
@@ -133,12 +166,12 @@ def _create(
 ) -> Manifest:
     if key is None or value is None:
         raise InvalidArgument(
-            f"{location} holds no Holdfast state. To make a store there, say what it keeps: "
+            f"{location} holds no Holdfast state. To create a store there, pass its schemas: "
             'open(root, key="user string", value="total long").',
             condition="STATE_STORE_NOT_A_STORE",
         )
     if partitions < 1:
-        raise InvalidArgument(f"partitions is 1 or above, not {partitions}.")
+        raise InvalidArgument(f"partitions must be 1 or more, not {partitions}.")
     key_schema, value_schema = parse_schema(key), parse_schema(value)
     check_shape(key_schema, value_schema, key_index, prefix)
     shape = StoreShape.of(key_schema, value_schema, key_index, prefix)
@@ -146,7 +179,7 @@ def _create(
     try:
         versions.publish(first_version({OPERATOR: stores}, runtime), 1, runtime.monotonic_ms())
     except Conflict:
-        log.info("%s was created by someone else meanwhile", location)
+        log.info("%s was created by another process meanwhile", location)
     return versions.load(versions.newest() or 0)
 
 
@@ -163,7 +196,7 @@ def _check_matches(
         stored = manifest.operators[OPERATOR][DEFAULT_STORE_NAME]
     except KeyError:
         raise InvalidArgument(
-            f"{location} holds the state of a query, not of a single store; look at it with "
+            f"{location} holds the state of a query, not a single store. Inspect it with "
             "`holdfast show`.",
             condition="STATE_STORE_NOT_A_STORE",
         ) from None

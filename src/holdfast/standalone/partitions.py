@@ -1,4 +1,4 @@
-"""One store over all partitions: rows and batches go where their key's hash says."""
+"""One store over all its partitions: rows and batches are routed by the hash of their keys."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from holdfast.types import as_table, parts_of
 
 
 class PartitionedReader(ReadableState, ReadStateStore):
-    """A version over all partitions, for reading. Made by `holdfast.open(…).at(version)`.
+    """One version of a store over all its partitions, as `holdfast.open(…).at(version)` returns it.
 
-    It reads what `holdfast.read` reads, in the same way. `abort` lets go of it.
+    It reads like `holdfast.read`. `abort` closes it.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class PartitionedReader(ReadableState, ReadStateStore):
     ) -> None:
         self._parts = parts
         self._reopened = reopened
-        """Opens a version by number or tag, and the newest one for None."""
+        """Opens a version by number or tag; None opens the newest."""
         partitions = [part.partition for part in parts]
         self._at = VersionReader(place, version, partitions, is_updated=is_updated)
 
@@ -73,7 +73,10 @@ class PartitionedReader(ReadableState, ReadStateStore):
 
 
 class PartitionedStore(PartitionedReader, StateStore):
-    """The newest version over all partitions, open for update."""
+    """The newest version of a store, open for update; all partitions commit in one step.
+
+    As a context manager it commits on leaving, and aborts if the block raises.
+    """
 
     _parts: list[EngineStateStore]
 
@@ -89,10 +92,10 @@ class PartitionedStore(PartitionedReader, StateStore):
         super().__init__(place, version, parts, reopened, is_updated=True)
         self._commit = commit
         self._committed = committed
-        """Called once the version is there; what it raises does not undo that."""
+        """Called after the commit; what it raises does not undo it."""
         self._state = State.UPDATING
         self._unclear = False
-        """Whether a manifest may name the files of this update; then clean-up decides on them."""
+        """Whether a manifest may name the files of this update; clean-up has to find out then."""
 
     @property
     def num_keys(self) -> int:
@@ -102,7 +105,10 @@ class PartitionedStore(PartitionedReader, StateStore):
         raise IllegalState(f"{self} is open for update and stays at its version; commit it first.")
 
     def put(self, key: Any, value: Any, expires_ms: int | None = None) -> None:
-        """Set a key; with `expires_ms` it is gone once `expire` is called with that time."""
+        """Set the value of a key.
+
+        With `expires_ms` the key is removed by the first `expire` at or after that time.
+        """
         self._part(key).put(key, value, expires_ms)
 
     def remove(self, key: Any) -> None:
@@ -129,11 +135,13 @@ class PartitionedStore(PartitionedReader, StateStore):
                 self._parts[position].remove_many(share)
 
     def update_many(self, rows: pa.Table, change: Callable[[pa.Table, pa.Table], pa.Table]) -> None:
-        """Read, change and write back many keys; `change` is called once for each partition.
+        """Read, change and write back many keys.
 
-        `change(rows, state)` gets some of `rows` in another order and, row for row, the value
-        columns with `_found`. It returns the new value columns in that order, and optionally a
-        boolean `_dead` (remove the key) and `_expires`. Requires: the keys are distinct.
+        `rows` has the key columns, and any others that `change` needs. `change(rows, state)` is
+        called once for each partition with its share of `rows`, in another order, and row by row
+        the value columns with `_found`. It returns a table with the new value columns in that
+        order, and optionally a boolean `_dead` (remove the key) and `_expires` (when it expires,
+        in ms). Requires: the keys are distinct.
         """
         if len(self._parts) == 1:
             self._parts[0].update_many(rows, change)
@@ -142,11 +150,15 @@ class PartitionedStore(PartitionedReader, StateStore):
             self._parts[position].update_many(share, change)
 
     def evict(self, upto: Any) -> int:
-        """Drop every key whose index column is at or below `upto`; return how many those were."""
+        """Drop every key whose index column is at or below `upto`, and return how many there were.
+
+        The bound never falls: keys that are put below it later stay hidden. Requires: the store
+        was created with `key_index_ordinal`, on a column of whole numbers or times.
+        """
         return sum(part.evict(upto) for part in self._parts)
 
     def expire(self, now_ms: int) -> int:
-        """Drop every key put with `expires_ms` at or before `now_ms`; return how many."""
+        """Drop every key put with `expires_ms` at or before `now_ms`, and return how many."""
         return sum(part.expire(now_ms) for part in self._parts)
 
     def commit(self) -> int:

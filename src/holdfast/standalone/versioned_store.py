@@ -1,4 +1,4 @@
-"""The open store: update, read, tag, look back."""
+"""The open store: update, read any version, tag, maintain."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ log = logging.getLogger(__name__)
 
 
 class VersionedStore:
-    """A root with one keyed store, dealt out to a number of partitions.
+    """A versioned store without Spark, as `holdfast.open` returns it.
 
-    Any number of readers may have it open, in any process; one writer at a time. A second writer
-    that commits the same version gets Conflict and loses nothing but its own update.
+    Any number of processes may read it while one writes. If two writers commit the same version,
+    the second one gets Conflict and loses only its own update. Methods raise Closed after
+    `close`, and Unavailable if the storage does not answer.
+    As a context manager it closes itself.
     """
 
     def __init__(
@@ -92,31 +94,31 @@ class VersionedStore:
 
     @property
     def version(self) -> int:
-        """The newest version this handle knows; `refresh` looks for newer ones."""
+        """The newest version this object knows; `refresh` looks for newer ones."""
         return self._manifest.version
 
     @property
     def key_schema(self) -> Schema:
-        """The columns of a key."""
+        """The schema of the keys."""
         return self._shape.key_schema
 
     @property
     def value_schema(self) -> Schema:
-        """The columns of a value."""
+        """The schema of the values."""
         return self._shape.value_schema
 
     @property
     def partitions(self) -> int:
-        """How many partitions the keys are dealt out to."""
+        """How many partitions the keys are spread over."""
         return len(self._providers)
 
     @property
     def tags(self) -> dict[str, int]:
-        """Every tag with the version it names."""
+        """The version of each tag, by its name."""
         return self._versions.tags()
 
     def refresh(self) -> int:
-        """Look for versions other writers committed; return the newest."""
+        """Look for versions that other writers committed, and return the newest one."""
         self._check_open()
         newest = self._versions.newest()
         with self._lock:
@@ -125,8 +127,14 @@ class VersionedStore:
             return self.version
 
     def update(self) -> PartitionedStore:
-        """The newest version, open for update. As a context manager it commits on leaving and
-        aborts on an exception.
+        """Open the newest version for update.
+
+            with db.update() as store:
+                store.put(("Sankar",), (200,))
+
+        Leaving the block commits the next version; an exception aborts it. Without `with`, call
+        `commit` or `abort`. The commit raises Conflict if another writer was faster. Raises
+        IllegalState if the root can only be read. The first call starts background maintenance.
         """
         self._check_open()
         if self._storage.read_only:
@@ -146,7 +154,12 @@ class VersionedStore:
         )
 
     def at(self, version: int | str) -> PartitionedReader:
-        """A version for reading: by number, by number in text, by tag, or "newest"."""
+        """Open a version for reading.
+
+        `version` is its number (an int or text), one of its tags, or "newest", which also looks for
+        versions that other writers committed. Raises VersionNotFound if there is no such version,
+        or if retention has removed it.
+        """
         self._check_open()
         if version == NEWEST:
             return self._reopened(None)
@@ -155,7 +168,7 @@ class VersionedStore:
         elif isinstance(version, str):
             tags = self.tags
             if version not in tags:
-                raise VersionNotFound(f"There is no tag {version!r}; there are {sorted(tags)}.")
+                raise VersionNotFound(f"There is no tag {version!r}. The tags are {sorted(tags)}.")
             version = tags[version]
         loaded: dict[int, Manifest] = {}
 
@@ -174,48 +187,64 @@ class VersionedStore:
         return self.at(at)
 
     def get(self, key: Any) -> Row | None:
-        """The value of a key in the newest version."""
+        """Return the value of `key` in the newest known version; None if it has no such key."""
         return self.at(self.version).get(key)
 
     def get_many(self, keys: pa.Table) -> pa.Table:
-        """The keys in their order, their newest values and `_found`."""
+        """Look up many keys in the newest known version.
+
+        `keys` is a table with the key columns. Returns it in the same order, with the value columns
+        (null where a key is absent) and a boolean `_found`.
+        """
         return self.at(self.version).get_many(keys)
 
     def scan(self, columns: Sequence[str] | None = None, where: Any = None) -> pa.Table:
-        """The newest version as a table. `where` is text, as in `holdfast scan --where`, or a
+        """Return the newest known version as a table, in no particular order.
+
+        `columns` picks some columns. `where` is a filter: text as in `holdfast scan --where`, or a
         pyarrow.compute expression.
         """
         return self.at(self.version).scan(columns, where)
 
     def prefix_scan(self, prefix: Any) -> Iterator[RowPair]:
-        """Pairs of the newest version whose first key columns equal `prefix`."""
+        """Iterate over the pairs of the newest known version whose keys begin with `prefix`.
+
+        Requires: the store was created with `num_cols_prefix_key` = len(prefix).
+        """
         return self.at(self.version).prefix_scan(prefix)
 
     def key_history(self, key: Any) -> list[KeyVersion]:
-        """The versions there are in which a key came, changed or went, oldest first."""
+        """List the versions in which a key was added, changed or removed, oldest first."""
         return self.at(self.version).key_history(key)
 
     def tag(self, name: str, version: int | None = None) -> None:
-        """Name a version, the newest when none is given; it is kept until untagged."""
+        """Name a version (by default the newest known one) and keep it until it is untagged.
+
+        Raises VersionNotFound if there is no such version, or if retention is removing it, and
+        InvalidArgument if the tag already names another version.
+        """
         self._check_open()
         self._versions.tag(name, self.version if version is None else version)
 
     def untag(self, name: str) -> None:
-        """Remove a tag; its version may be cleaned up from then on."""
+        """Remove a tag; from then on retention may remove its version.
+
+        Raises InvalidArgument if there is no such tag.
+        """
         self._check_open()
         self._versions.untag(name)
 
     def history(self) -> list[VersionInfo]:
-        """Every version that can be read, newest first; damaged ones are named in the log."""
+        """List every version that can be read, newest first; damaged ones are logged instead."""
         self._check_open()
         return intact_history(self._versions)
 
     def maintain(self, *, snapshot: bool = False) -> None:
-        """Merge what is due and clean up now, rather than in the background.
+        """Run compaction and retention now instead of waiting for the background.
 
-        With `snapshot` every partition is merged whole, due or not; the next commit uses it.
-
-        A partition that cannot be merged is named in the log; the others and the clean-up go on.
+        With `snapshot` every partition is merged into one segment, even if that is not due. The
+        next commit uses the merged segments. A partition that cannot be merged is logged; the
+        other partitions and retention continue.
         """
         self._check_open()
         load = lru_cache(1)(self._versions.load)
@@ -227,10 +256,10 @@ class VersionedStore:
         self._cleaner.clean(self._waiting_files, self._lock)
 
     def sync_view(self) -> None:
-        """Bring the view, if there is one, to the newest version this handle knows.
+        """Update the view, if there is one, to the newest version this object knows.
 
-        Opening and every commit do it. Where the database did not answer then, this, the next
-        commit or the next opening catches up.
+        Opening and every commit do that already. Call it after the view's database did not answer.
+        Raises Unavailable if it still does not.
         """
         if self._view is not None:
             self._view.follow(self._manifest, self._providers)
@@ -239,7 +268,7 @@ class VersionedStore:
         return {path for provider in self._providers for path in provider.waiting_files()}
 
     def close(self) -> None:
-        """End the background maintenance and let go of everything."""
+        """Stop background maintenance and release all files. A second call does nothing."""
         with self._lock:
             self._closed = True
             maintenance, self._maintenance = self._maintenance, None
@@ -271,7 +300,7 @@ class VersionedStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed(f"The store at {self.root} is closed; open it again.")
+            raise Closed(f"The store at {self.root} is closed. Open it again.")
 
     def __enter__(self) -> VersionedStore:
         return self

@@ -1,4 +1,4 @@
-"""The view of a store that is kept without Spark."""
+"""Keeps the view of a store up to date without Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.views import ChangeCounts, Follower, ViewSpec, ViewStep, open_view
 
 
 class StandaloneView:
-    """Follows the versions of one root."""
+    """Writes each version of one root to its view."""
 
     def __init__(self, spec: ViewSpec, root: str, versions: VersionLog, manifest: Manifest) -> None:
         self._root = root
@@ -26,7 +26,10 @@ class StandaloneView:
         self._lock = threading.Lock()
 
     def follow(self, manifest: Manifest, providers: Sequence[HDFSBackedStateStoreProvider]) -> None:
-        """Bring the view to a version. What fails leaves the version as it is: committed."""
+        """Update the view to a version. A failure does not undo the commit.
+
+        Raises Unavailable if the database does not answer.
+        """
         version = manifest.version
 
         def run(step: ViewStep) -> Iterator[ChangeCounts]:
@@ -39,7 +42,6 @@ class StandaloneView:
                 self._follower.follow(manifest, lambda: self._versions.load(version - 1), run)
         except Unavailable as error:
             raise Unavailable(
-                f"Version {version} of {self._root} is committed, and its view is not up to "
-                f"date. {error.message} sync_view(), the next commit or the next opening "
-                "catches up."
+                f"Version {version} of {self._root} is committed, but its view is out of date. "
+                f"{error.message} sync_view(), the next commit or the next opening updates it."
             ) from error

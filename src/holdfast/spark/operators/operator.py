@@ -1,4 +1,10 @@
-"""What a stateful operator is to the query that runs it."""
+"""The contract of a stateful operator: what a query asks of it on the driver.
+
+The other half of an operator is its task (`streams.tasks.task.Task`), which runs where the state
+is. The query calls an operator in this order: `batch_frame` and `rows_schema` when it is planned,
+`stores` to create or check the state, `initial` once for an empty state, then for each version
+`batch_frame`, `task` and `output`.
+"""
 
 from __future__ import annotations
 
@@ -30,30 +36,39 @@ LATE = "holdfast_late"
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """What an operator's tasks of one version are told, the operator's own facts aside."""
+    """What `Operator.task` needs to know of a version; the operator adds what it knows itself."""
 
     stores: Mapping[str, StoreSpec]
+    """The operator's stores by name: those of `Operator.stores`."""
     base_version: int
+    """The version whose state the tasks read; they prepare the one after it."""
     mode: str
+    """append, update or complete."""
     ansi: bool
+    """Whether the session has ANSI mode on, in which arithmetic overflow is an error."""
     marks: Watermarks
-    """The watermarks that the operator goes by: the smallest of those of its inputs."""
+    """The watermarks and the clock of the version; of several inputs' watermarks the smallest."""
     outbox: Outbox | None
+    """Where tasks emit rows; None if the output is read from state instead."""
     query: QueryInfo
+    """The query, run and batch that a processor can ask for."""
     zone: str
     """The session's time zone."""
     input_marks: tuple[Watermarks, ...] = ()
-    """The watermarks of each input, where they are known."""
+    """The watermarks of each input, if they are known."""
 
     @property
     def store(self) -> StoreSpec:
-        """The store of an operator that has one."""
+        """The store of an operator with a single one. Requires: it has the default name."""
         return self.stores[DEFAULT_STORE_NAME]
 
 
 @dataclass(frozen=True)
 class InitialLoad:
-    """What fills an operator's state before the first batch: a task, and the rows it gets."""
+    """What fills an operator's state before the first batch: a task, and the rows it reads.
+
+    `rows` are laid out as `Operator.batch_frame` does it: by partition and with `_hash`.
+    """
 
     task: Task
     rows: DataFrame
@@ -61,9 +76,11 @@ class InitialLoad:
 
 @dataclass(frozen=True)
 class ViewSource:
-    """What of an operator's state a view shows: a store, and of its values all or some columns.
+    """The part of an operator's state that a view shows.
 
-    With `make` Spark makes the rows out of stored ones: the key columns, then the values.
+    `store` is the name of a store and `values` picks some of its value columns (None: all). If the
+    stored columns are not what users know, `make` has Spark turn rows of `Operator.rows_schema`
+    into the view's rows: the key columns, then the values.
     """
 
     store: str = DEFAULT_STORE_NAME
@@ -72,99 +89,130 @@ class ViewSource:
 
 
 class Operator(ABC):
-    """One stateful operator of a query."""
+    """One stateful operator of a query, on the driver.
+
+    An operator is fixed once it is made: it holds what the user asked for and keeps no state of a
+    run. It raises Spark's own errors, or InvalidArgument, in its constructor if the query cannot
+    run; its methods raise only what they document. `Operator.task` makes what runs on executors.
+    """
 
     title: str
-    """What Spark calls it in a query's progress."""
+    """The operator's name in a query's progress; Spark's own if Spark has the operator."""
 
     emits: bool = False
-    """Whether its output is put out by the tasks; otherwise it is read from state."""
+    """Whether tasks emit the output to an outbox; otherwise it is read from the new state."""
 
     key_index: int | None = None
-    """The key column its state is evicted by."""
+    """The key column that the watermark evicts state by, counted from 0; None: never evicted."""
 
     reads_marks: bool = False
-    """Whether `batch_frame` depends on the watermarks."""
+    """Whether `batch_frame` depends on the watermarks, so that each version needs a new frame."""
 
     prefix: int = 0
-    """How many leading key columns rows are dealt out by; 0 for all."""
+    """How many leading key columns are hashed to find a row's partition; 0: all of them."""
 
     needs_engine: bool = False
-    """Whether its state must be Holdfast's own: it asks for more than the row contract."""
+    """Whether the state must be Holdfast's own, because it needs more than the row contract."""
 
     by_clock: bool = False
-    """Whether a version without data can change something once the clock moves on."""
+    """Whether a version without data can change something as time passes by the clock."""
 
     @property
     def is_global(self) -> bool:
-        """Whether all rows make one group."""
+        """Whether all rows form one group; the state then has one partition."""
         return False
 
     @abstractmethod
     def definition(self) -> dict[str, str]:
-        """What the state was made by, in words a person compares: it may not change."""
+        """Describe what must stay the same for the state to stay valid.
+
+        Returns facts by name, in words that an error can show to a person. They are stored with
+        the state when it is created. A restarted query whose facts differ is rejected.
+        """
 
     @abstractmethod
     def columns(self, before: Sequence[DataFrame], after: DataFrame) -> dict[str, str]:
-        """What else the state was made by: what its columns are made of before the operator.
+        """Describe the expressions behind the columns of `definition`.
 
-        `before`, one for each input, and `after` are Spark's own form of the pipeline around the
-        operator.
+        `before` (one frame for each input) and `after` are Spark's own plans of the pipeline on
+        either side of the operator. Returns text by column, as `made_of` formats it. A column with
+        the same name but another expression would mix two meanings in one state, so a difference
+        is rejected unless the user accepts it with the option changedColumns.
         """
 
     @abstractmethod
     def ticks(self, mode: str) -> bool:
-        """Whether a version without data can change something once the watermark moves on."""
+        """Return whether a version without data can change something in this output mode.
+
+        That is so if the watermark's progress can evict state or finish groups. The query then
+        runs such a version whenever Spark would run a batch without data.
+        """
 
     common: Collection[str] = ()
-    """Of an operator with several inputs: the columns that `input_rows` gives for each of them."""
+    """The columns that all inputs share, as `input_rows` returns them; of several inputs only."""
 
     def input_rows(self, number: int, rows: DataFrame) -> DataFrame:
-        """What of the rows of one input of several goes into the operator's batch.
+        """Plan what one of several inputs adds to the operator's batch.
 
-        Apart from those in `common`, its columns have names that no other input's columns have.
+        `number` is the input, counted from 0, and `rows` are its rows. Apart from those in
+        `common`, the columns returned must have names that no other input's columns have.
         """
         return rows
 
     def output_watermark(self, input_ms: int) -> int:
-        """Up to where the output is complete once the input is, in event time.
+        """Return the watermark of the output, given that of the input; both in ms.
 
-        An operator that emits rows older than its watermark, as a join does, says by how much.
+        It is lower for an operator that emits rows older than its watermark, as a join does.
         """
         return input_ms
 
     @abstractmethod
     def batch_frame(self, batch: DataFrame, partitions: int, marks: Watermarks) -> DataFrame:
-        """What the tasks get of a batch, each row in its key's partition, with `_hash`.
+        """Plan what the tasks read of a batch.
 
-        The batch of several inputs is the tagged union of their `input_rows`: INPUT says which
-        input a row is from, and `streams.tasks.inputs` takes a task's rows apart again.
+        `batch` are the rows that reach the operator, and `marks` the version's watermarks, used
+        only with `reads_marks`. With several inputs, `batch` is the tagged union of their
+        `input_rows`: the column INPUT has the number of a row's input, and `streams.tasks.inputs`
+        splits a task's rows again. Returns a frame with `partitions` partitions, each row in the
+        partition its key belongs to, with the key's hash in the column `_hash`. Nothing is
+        executed here.
         """
 
     @abstractmethod
     def stores(self, frame: DataFrame) -> dict[str, StoreShape]:
-        """The stores of the state by name, of which `frame` is a `batch_frame`."""
+        """Return the shapes of the operator's stores by name, at least one.
+
+        `frame` is what `batch_frame` returned; its schema has the key columns. Raises
+        InvalidArgument if the state cannot hold a column.
+        """
 
     dropped: Collection[str] = ()
-    """Stores of earlier runs that are to go."""
+    """Names of stores that earlier runs had and the next version removes."""
 
     def takes_over(self, stored: Schema, wanted: Schema, *, may_add: bool) -> bool:
-        """Whether values of the state can be read as those of the query.
+        """Return whether stored values can be rewritten into the columns the query wants.
 
-        `may_add` is whether the user said that more columns than before start empty.
+        `stored` and `wanted` are value schemas. `may_add` is True if the user allowed new
+        aggregates to start empty (the option newAggregates). If the result is False, columns that
+        differ are rejected.
         """
         by_name = {field.name: field for field in wanted}
         return may_add and all(by_name.get(field.name) == field for field in stored)
 
     def empty_values(self, before: DataFrame) -> pa.Table | None:
-        """What a key's value columns hold before any row of it, as a table of one row.
+        """Return what the value columns of a key hold before its first row.
 
-        None where that is null. `before` are rows that `batch_frame` gets.
+        Columns that `takes_over` added start with it. `before` is a frame without rows, with the
+        columns that `batch_frame` gets. Returns a table of one row, or None if they start as null.
         """
         return None
 
     def shown(self, variable: str | None) -> ViewSource:
-        """What a view shows of the state. Of several state variables one is chosen by name."""
+        """Return the part of the state that a view shows.
+
+        `variable` is the option viewVariable, which picks one of several state variables. Raises
+        InvalidArgument if the operator has no such variable, or cannot be shown.
+        """
         if variable is not None:
             raise InvalidArgument(
                 f"viewVariable is {variable!r}, and {self.title} has no state variables. Leave it "
@@ -174,24 +222,33 @@ class Operator(ABC):
 
     @abstractmethod
     def rows_schema(self, frame: DataFrame) -> StructType:
-        """The schema of what tasks put out, or of what is read from state."""
+        """Return the schema of the rows that tasks emit, or that are read from state.
+
+        `frame` is what `batch_frame` returned.
+        """
 
     @abstractmethod
     def task(self, settings: TaskSettings) -> Task:
-        """The tasks' work of one version."""
+        """Return the task that computes one version; it runs once for each partition.
+
+        The task is pickled to the executors, so it must hold neither frames nor the session.
+        """
 
     def initial(self, settings: TaskSettings, partitions: int) -> InitialLoad | None:
-        """What fills the state before the first batch, if something does."""
+        """Return what fills the state before the first batch; None if it starts empty.
+
+        Called once, for a new state; `partitions` is the number of partitions it has.
+        """
         return None
 
     @abstractmethod
     def output(self, rows: DataFrame) -> DataFrame:
-        """The operator's output, made of rows of `rows_schema`."""
+        """Plan the operator's output, with its public columns, from rows of `rows_schema`."""
 
 
 @dataclass(frozen=True)
 class KeyColumn:
-    """A key column as the state keeps it: a window is kept as its start and its end."""
+    """A key column as the state stores it: a window takes two columns, its start and its end."""
 
     field: StructField
     parts: tuple[str, ...]
@@ -202,7 +259,7 @@ class KeyColumn:
         return len(self.parts) == 2
 
     def columns(self, name: str | None = None) -> list[Column]:
-        """The stored columns out of the original one, which may have another name."""
+        """The stored columns, computed from the original one; `name` is its name if it differs."""
         source = F.col(quote_column(self.field.name if name is None else name))
         if not self.is_window:
             return [source.alias(self.parts[0])]
@@ -210,7 +267,7 @@ class KeyColumn:
         return [source.getField("start").alias(start), source.getField("end").alias(end)]
 
     def restored(self) -> Column:
-        """The original column out of the stored ones, its metadata with it."""
+        """The original column with its metadata, computed from the stored ones."""
         if not self.is_window:
             return with_metadata(F.col(quote_column(self.parts[0])), self.field)
         start, end = (F.col(quote_column(part)) for part in self.parts)
@@ -218,7 +275,7 @@ class KeyColumn:
 
 
 def keys_of(fields: list[StructField], names: FreeNames) -> list[KeyColumn]:
-    """The stored form of key columns; `names` are for the parts of windows."""
+    """The stored form of key columns; the parts of windows get free names from `names`."""
     keys = []
     for field in fields:
         if is_window(field):
@@ -230,7 +287,7 @@ def keys_of(fields: list[StructField], names: FreeNames) -> list[KeyColumn]:
 
 
 def event_time_ordinal(keys: list[KeyColumn]) -> int | None:
-    """Which stored column the watermark evicts by: the event time, or its window's end."""
+    """The stored column that the watermark evicts by: the event time, or its window's end."""
     ordinal = 0
     for key in keys:
         if DELAY in (key.field.metadata or {}):
@@ -253,19 +310,19 @@ def is_window(field: StructField) -> bool:
 
 
 def with_metadata(column: Column, field: StructField) -> Column:
-    """A column under a field's name, with its metadata: that is how Spark knows event times."""
+    """A column with a field's name and metadata; Spark marks event times in the metadata."""
     if field.metadata:
         return column.alias(field.name, metadata=field.metadata)
     return column.alias(field.name)
 
 
 def made_of(columns: Mapping[str, str]) -> dict[str, str]:
-    """What columns are made of, as `Operator.columns` says it."""
+    """The expressions behind columns, in the form that `Operator.columns` returns."""
     return {f"column {name}": text for name, text in columns.items()}
 
 
 def nullable(fields: list[StructField], *, keep_metadata: bool = False) -> StructType:
-    """A schema of these columns, each nullable, without metadata unless asked for."""
+    """A schema of these columns, all nullable, without metadata unless `keep_metadata` is set."""
     return StructType(
         [
             StructField(f.name, f.dataType, True, f.metadata if keep_metadata else None)
@@ -275,17 +332,14 @@ def nullable(fields: list[StructField], *, keep_metadata: bool = False) -> Struc
 
 
 class FreeNames:
-    """Gives out column names a store can have, each once as Spark compares names.
-
-    A name that nobody has yet is given as it is.
-    """
+    """Finds column names that are still free, compared as Spark compares names."""
 
     def __init__(self, taken: Iterable[str], *, case_sensitive: bool) -> None:
         self._fold = str if case_sensitive else str.lower
         self._taken = set(map(self._fold, taken))
 
     def give(self, name: str) -> str:
-        """The name, or one like it that is free."""
+        """Return `name` itself if it is free, or else a similar name. It is taken from then on."""
         if name.startswith(RESERVED_PREFIXES):
             name = f"column{name}"
         while self._fold(name) in self._taken:

@@ -1,4 +1,4 @@
-"""Where a version's output goes."""
+"""The contract of a sink, and the simple sinks."""
 
 from __future__ import annotations
 
@@ -16,50 +16,63 @@ from holdfast.spark.interop.contract import MemoryRows
 
 @dataclass(frozen=True)
 class OutputBatch:
-    """A version as a sink gets it; the same each time it comes.
-
-    `batch_id` is what Spark's batch id would be: it grows by one with each version that delivers,
-    and never comes again with other rows. `commit_id` tells the version from another one of the
-    same number, which a state that was put back has had.
-    """
+    """Identifies a version to its sink; equal each time the version is delivered."""
 
     version: int
+    """The version's number. A checkpoint restored from a copy can reuse it for other rows."""
     batch_id: int
+    """What Spark's batch id would be: one more with each delivered version, never reused."""
     commit_id: str
+    """Distinguishes the version from others with the same number."""
     epoch: int
-    """The same counted from 0, also in a checkpoint whose numbers began with 1."""
+    """`batch_id` counted from 0, also in an old checkpoint whose batch ids began with 1."""
     made_from: str | None = None
-    """Equal for versions that have the same rows: made from the same version and batch."""
+    """Equal for versions with the same rows: those made from the same version and batch."""
     has_commit_id: bool = True
-    """Whether it was committed by a release that leaves commit ids with sinks."""
+    """Whether the version was committed by a release whose sinks record commit ids."""
     is_new: bool = False
-    """Whether nobody can have delivered its rows before: this run has committed it, of a batch
-    that was not planned before this run."""
+    """Whether nobody can have delivered the rows before: this run committed the version, from a
+    batch that no earlier run had planned."""
     parent_commit_id: str | None = None
-    """That of the version before."""
+    """The commit id of the version before."""
     is_newest: Callable[[], bool] = field(default=lambda: False, compare=False, repr=False)
-    """Asks the state whether it is still the newest version."""
+    """Reads from the root whether the version is still the newest one."""
 
 
 class Sink(ABC):
-    """Takes the output of each version, the newest one again after a crash."""
+    """Receives the output of each version, at least once.
+
+    A version is delivered after it is committed and before the next one is. If the query crashes
+    in between, the restarted query delivers the same rows again, with an equal `OutputBatch`. A
+    sink that needs each row exactly once has to recognise that.
+    """
 
     description: str
-    """What a query's progress calls it."""
+    """The sink's name in a query's progress."""
 
     sees_partitions: bool = False
-    """Whether a version has to come again in the same partitions."""
+    """Whether a repeated delivery must have the rows in the same partitions as the first one."""
 
     def start(self, native: DataFrame) -> None:  # noqa: B027 - most have nothing to do
-        """Get ready; `native` has the schema and the session of the output."""
+        """Prepare for the run; called once, before the first `deliver`.
+
+        `native` is Spark's own plan of the query, with the schema and the session of the output.
+        It must not be executed. Raises InvalidArgument or Spark's error if the sink cannot take
+        such rows.
+        """
 
     @abstractmethod
     def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
-        """Take a version's rows. Called in the order of versions; must not keep `frame`."""
+        """Write a version's rows.
+
+        `frame` has the rows and is valid only during the call; `batch` says which version it is.
+        Returning means that the sink has every row. What it raises stops the query, and the next
+        start delivers the version again. Called for one version after the other, in their order.
+        """
 
 
 class NoopSink(Sink):
-    """Computes every row and keeps none."""
+    """Computes every row and discards it."""
 
     description = "NoopSink"
 
@@ -80,7 +93,10 @@ class FunctionSink(Sink):
 
 
 class ConsoleSink(Sink):
-    """Prints rows in the layout of Spark's console sink, whose batches count from 0."""
+    """Prints rows in the layout of Spark's console sink, with batches counted from 0.
+
+    `options` are those of the console sink: numRows and truncate.
+    """
 
     description = "ConsoleSink"
 
@@ -98,7 +114,7 @@ class ConsoleSink(Sink):
 
 
 class MemorySink(Sink):
-    """Keeps rows in the session as a temporary view of the query's name."""
+    """Keeps rows in the driver's memory, as a temporary view named after the query."""
 
     description = "MemorySink"
 
@@ -117,8 +133,8 @@ class MemorySink(Sink):
 class KafkaSink(Sink):
     """Writes the columns value, key, topic, partition and headers as Spark does: at least once.
 
-    After a crash the newest version's rows are written again; Kafka has no way to tell. A reader
-    that has to count each row once keys its own state by a column of the row.
+    After a crash the newest version's rows are written again, because Kafka cannot recognise them.
+    A reader that has to count each row once must deduplicate by a column of the row.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -133,4 +149,4 @@ def _number(text: str, name: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise InvalidArgument(f"The option {name} is a whole number, not {text!r}.") from None
+        raise InvalidArgument(f"The option {name} must be a whole number, not {text!r}.") from None

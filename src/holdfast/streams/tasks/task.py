@@ -1,4 +1,10 @@
-"""What every stateful task of a query has in common: its store, its input, its result."""
+"""The contract of a task: its store, its input, its result.
+
+A task is the half of an operator that runs where the state is. The driver makes one `Task` for
+each version, pickles it to the executors, and runs it once for every partition of the state. Only
+the returned `TaskResult` counts: Spark may run a task twice, or run a second copy of a slow one,
+and what the losing attempt wrote is never named by a manifest.
+"""
 
 from __future__ import annotations
 
@@ -37,30 +43,34 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StoreSpec:
-    """Where a store is and what it keeps; goes to every task."""
+    """Where a store is and what it keeps. It is pickled with every task."""
 
     root: str
     operator: int
+    """The operator's number in the query, from 0."""
     key_schema: Schema
     value_schema: Schema
     key_index: int | None
+    """The key column that state is evicted by, counted from 0."""
     prefix: int
+    """How many leading key columns decide the partition; 0: all of them."""
     partitions: int
     conf: StateStoreConf
     run_id: str
+    """The run of the query. Providers of an earlier run are never reused."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """How the root is reached; it may hold credentials."""
+    """How to reach the root; may hold credentials."""
     name: str = DEFAULT_STORE_NAME
     place: str | None = None
-    """What the file `place` of the root says to the driver, where tasks run on other hosts."""
+    """The text that the driver found in the root's file `place`; tasks on other hosts compare."""
     coordinator: CoordinatorAddress | None = None
-    """Whom tasks tell what they hold, if anyone."""
+    """Where tasks report the partitions they hold; None: nowhere."""
     inline_bytes: int = MOST_INLINE_BYTES
-    """How much of the rows that all tasks put out may be in their results."""
+    """How many bytes of emitted rows the results of all tasks together may carry."""
 
     @classmethod
     def of(cls, shape: StoreShape, **where: Any) -> StoreSpec:
-        """The store of a shape; `where` are the other fields."""
+        """Make the spec of a store with this shape; `where` are the remaining fields."""
         return cls(
             key_schema=shape.key_schema,
             value_schema=shape.value_schema,
@@ -71,16 +81,24 @@ class StoreSpec:
 
     @property
     def shape(self) -> StoreShape:
-        """What follows from its schemas."""
+        """The store's shape: its schemas, and what follows from them."""
         return StoreShape.of(self.key_schema, self.value_schema, self.key_index, self.prefix)
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the state is with a provider of the user's own, known by its contract alone."""
+        """Whether the state is kept by a provider that is not Holdfast's own.
+
+        Of such a provider only the row contract (`holdfast.store`) is known.
+        """
         return self.conf.provider_class != StateStoreConf.empty.provider_class
 
     def open(self, partition: int, version: int) -> TaskStore:
-        """One partition at a version, for update. The executor counts as its holder from then."""
+        """Open one partition at a version for update.
+
+        The coordinator counts this executor as the partition's holder from then on. Raises
+        VersionNotFound if the version is not there, Unavailable if the storage does not answer,
+        and IllegalState if the root is a different folder on this host.
+        """
         provider = self._provider(partition)
         open_providers.here.report(self._place(partition), self.coordinator, version)
         if not self.is_foreign:
@@ -88,13 +106,17 @@ class StoreSpec:
         return ContractStore(provider.get_store(version), self.key_index)
 
     def engine(self, partition: int) -> HDFSBackedStateStoreProvider:
-        """The provider of one partition. Requires: it is Holdfast's own."""
+        """Return the provider of one partition, opened if necessary. Requires: not `is_foreign`."""
         provider = self._provider(partition)
         assert isinstance(provider, HDFSBackedStateStoreProvider)
         return provider
 
     def maintain(self, partition: int) -> tuple[Swap, ...]:
-        """Merge what is due of one partition's newest version; the next commit swaps it in."""
+        """Merge the segments of one partition's newest version that are due for compaction.
+
+        Returns the swaps that the next commit has to name; until then nothing reads the merged
+        files. A foreign provider does its own maintenance and returns none.
+        """
         provider = self._provider(partition)
         if not isinstance(provider, HDFSBackedStateStoreProvider):
             provider.do_maintenance()
@@ -104,7 +126,7 @@ class StoreSpec:
         return provider.finished_merges
 
     def tell_snapshots(self, name: str, partition: int, swaps: Iterable[Swap]) -> None:
-        """Tell the coordinator of the snapshots among finished merges of an operator's store."""
+        """Report to the coordinator the snapshots among finished merges of the store `name`."""
         place = self.run_id, StateStoreId(self.root, self.operator, partition, name)
         for swap in swaps:
             if swap.output.kind == "snapshot":
@@ -114,7 +136,7 @@ class StoreSpec:
         return self.run_id, StateStoreId(self.root, self.operator, partition, self.name)
 
     def _provider(self, partition: int) -> StateStoreProvider:
-        """The provider of one partition, kept for the next batch in this process."""
+        """Return the provider of one partition; it stays open in this process for later tasks."""
         place = self._place(partition)
         return open_providers.here.provider(
             place, self.coordinator, lambda: self._new_provider(place[1])
@@ -131,7 +153,7 @@ class StoreSpec:
         return provider
 
     def _history(self) -> VersionLog:
-        """What all providers of the run read manifests from in this process."""
+        """The manifests of the root; all providers of the run in this process share them."""
 
         def made() -> VersionLog:
             storage = open_storage(self.root, self.options, self.conf)
@@ -142,53 +164,71 @@ class StoreSpec:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What a task reports to the driver; only a successful task's reaches it."""
+    """What a task returns to the driver, which commits the results of all partitions at once."""
 
     prepared: tuple[PreparedPartition, ...]
-    """What each store of the operator needs for the next version."""
+    """For each store of the operator, what the driver needs to commit its next version."""
     rows: int = 0
+    """Input rows, without late ones."""
     updated: int = 0
+    """Keys written to state."""
     removed: int = 0
+    """Keys removed from state, including evicted and expired ones."""
     late_rows: int = 0
+    """Input rows dropped because of the watermark."""
     dropped_duplicates: int = 0
+    """Input rows that a deduplication dropped."""
     update_ms: int = 0
     removal_ms: int = 0
     commit_ms: int = 0
     memory_bytes: int = 0
+    """Private memory that the store uses."""
     state_bytes: int = 0
+    """Size of the partition's state in the prepared version."""
     emitted: Emission = NOTHING
+    """The rows emitted, or where they are."""
     due_ms: int | None = None
-    """The next moment by the clock at which the partition has something to do."""
+    """The next time by the clock at which a timer fires or an entry expires; None: none known."""
     custom: Mapping[str, int] = field(default_factory=dict)
-    """Figures of the operator's own, by Spark's names."""
+    """The operator's own metrics, by Spark's names for them."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether the version changes nothing here, and nothing comes out."""
+        """Whether the version changes nothing in this partition and emits no rows."""
         unchanged = all(part.delta is None for part in self.prepared)
         return unchanged and not self.removed and not self.emitted.rows
 
 
 class Task(Protocol):
-    """One version's work of one operator, the same for every partition; travels to the workers."""
+    """One operator's work for one version. It is immutable and is pickled to the workers."""
 
     @property
     def store(self) -> StoreSpec:
-        """The store it works on, or one of them."""
+        """The store the task works on; any of them if there are several."""
         ...
 
     @property
     def base_version(self) -> int:
-        """The version it starts from."""
+        """The version whose state the task reads; it prepares the next one."""
         ...
 
     def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
-        """Work one partition's input into state and prepare the next version."""
+        """Apply one partition's input to its state and prepare the next version.
+
+        `schema` is a serialized Arrow schema and `batches` are serialized record batches of it,
+        laid out as `Operator.batch_frame` planned them. Returns what the driver needs to commit
+        the version. Nothing is visible before that, so Spark may repeat `run`; with equal input it
+        must have the same effect. Whatever it raises stops the version, and no partition of it is
+        committed. Requires: no other task of this process is running.
+        """
         ...
 
 
 def run_task(task: Task, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
-    """Run a task; what it raises says which one it was."""
+    """Run a task, as every worker does it; `task.run` has the parameters.
+
+    What the task raises gets notes that name the run, operator, partition and version.
+    """
     try:
         process.acknowledge()
         open_providers.here.tidy(task.store.run_id, task.store.coordinator)
@@ -205,28 +245,36 @@ def run_task(task: Task, partition: int, schema: bytes, batches: Iterable[bytes]
             f"version {task.base_version + 1}"
         )
         log.exception("A task failed in %s of %s", place, task.store.root)
-        if isinstance(error, HoldfastError):  # for the driver, which gets it as text
+        if isinstance(error, HoldfastError):  # Spark brings errors to the driver as text only
             error.add_note(f"[{error.condition}]")
         error.add_note(f"In {place} of {task.store.root}; nothing of the version was committed.")
         raise
 
 
 def check_place(storage: Storage, place: str) -> None:
-    """Refuse to go on where the root is another folder than the driver's."""
+    """Raise IllegalState if the root on this host is not the driver's folder.
+
+    A local path can exist on every host of a cluster. Without the check, tasks would write state
+    to disks that the driver and the next task cannot read.
+    """
     try:
         found = bytes(storage.read(PLACE)).decode("ascii", "replace")
     except BlobNotFound:
         found = None
     if found != place:
         raise IllegalState(
-            f"{storage.location} is not the folder that the driver writes to: the host "
-            f"{socket.gethostname()} has a disk of its own there. Put the checkpoint, or the "
-            "stateLocation, in a folder that all hosts share, or on hdfs:// or s3a://."
+            f"{storage.location} on the host {socket.gethostname()} is not the folder that the "
+            "driver writes to. Put the checkpoint, or the stateLocation, in a folder that all "
+            "hosts share, or on hdfs:// or s3a://."
         )
 
 
 def prepare_result(store: TaskStore, emitted: Emission = NOTHING, **counts: Any) -> TaskResult:
-    """Prepare the next version of a store, and the result that says so."""
+    """Prepare the next version of a store and return the task's result.
+
+    `emitted` and `counts` are fields of TaskResult. Raises IllegalState if the store cannot be
+    prepared. Requires: all changes have been made.
+    """
     started = time.monotonic()
     store.commit()
     metrics = store.metrics
@@ -241,16 +289,17 @@ def prepare_result(store: TaskStore, emitted: Emission = NOTHING, **counts: Any)
 
 
 def millis_since(started: float) -> int:
-    """Whole milliseconds since a time of the monotonic clock."""
+    """Whole milliseconds since a reading of `time.monotonic`."""
     return int((time.monotonic() - started) * 1000)
 
 
 def read_input(
     store: StoreSpec, partition: int, schema: bytes, batches: Iterable[bytes]
 ) -> pa.Table:
-    """Raw record batches as a table, every row of it in the partition it belongs to.
+    """Return serialized record batches as one table.
 
-    The first batch is checked in full: the bytes come from the JVM.
+    Raises IllegalState if a row belongs to another partition. The first batch is validated in
+    full, because its bytes come from the JVM: Arrow would trust wrong offsets and read past them.
     """
     table = _table_of(schema, batches)
     check_routing(table.column(HASH), partition, store.partitions)
@@ -260,7 +309,7 @@ def read_input(
 def emit_batches(
     outbox: Outbox, partition: int, schema: bytes, batches: Iterable[bytes]
 ) -> Emission:
-    """Put raw record batches out as they are."""
+    """Emit serialized record batches unchanged: rows that Spark computed behind the last stage."""
     process.acknowledge()
     tables = (pa.Table.from_batches([batch]) for batch in _batches_of(schema, batches))
     emitted = outbox.emit(partition, tables)
@@ -283,16 +332,22 @@ def _batches_of(schema: bytes, batches: Iterable[bytes]) -> Iterator[pa.RecordBa
 
 
 def check_routing(hashes: pa.Array | pa.ChunkedArray, partition: int, partitions: int) -> None:
-    """Refuse rows of another partition."""
+    """Raise IllegalState if a row belongs to another partition.
+
+    Two partitions would each hold a part of its group, and neither could notice.
+    """
     if len(hashes) and (partition_of(hashes.to_numpy(), partitions) != partition).any():
         raise IllegalState(
-            f"Partition {partition} of {partitions} was given rows of another: Spark did not "
-            "partition by the key. Nothing was committed."
+            f"Partition {partition} of {partitions} received rows of another partition: Spark "
+            "did not partition by the key. Nothing was committed."
         )
 
 
 def split_late(table: pa.Table, column: str, late: int | None) -> tuple[pa.Table, pa.Table | None]:
-    """The rows that are not late by a time column, and those that are; null is never late."""
+    """Split rows into those in time and those whose `column` is at or below `late`.
+
+    Without late rows the second table is None. A null is never late, as in Spark.
+    """
     if late is None or table.num_rows == 0:
         return table, None
     numbers = index_numbers(table.column(column).combine_chunks())

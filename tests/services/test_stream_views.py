@@ -202,7 +202,7 @@ def test_the_operator_to_be_shown_may_be_chosen(in_dynamodb: Stream) -> None:
         ({"viewVariable": "nothing"}, "the processor has total .value., seen .list."),
         ({"viewOperator": "1"}, "the query has the operators 0 to 0"),
         ({"view": "redis://host/table"}, "A view is at cassandra://"),
-        ({"view": None}, "says how a view is, and there is none"),
+        ({"view": None}, "has no effect without the option view"),
     ],
 )
 def test_what_a_view_cannot_show_is_refused_with_the_way_out(

@@ -107,7 +107,7 @@ def test_without_the_option_new_aggregates_are_refused_and_nothing_changes(
         query.run(3, OLD[1], COUNT, newAggregates="empty")
     with pytest.raises(holdfast.InvalidArgument, match=r"aggregate s was sum.v., is max.v."):
         query.run(3, "max(v) AS s", OLD[1], newAggregates="empty")
-    with pytest.raises(holdfast.InvalidArgument, match="newAggregates can be set to empty"):
+    with pytest.raises(holdfast.InvalidArgument, match="newAggregates must be empty"):
         query.run(3, *OLD, newAggregates="full")
     assert holdfast.read(tmp_path / "cp").version == 2
     query.run(3, *OLD)

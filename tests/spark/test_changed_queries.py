@@ -464,5 +464,5 @@ def test_a_restart_with_another_session_in_a_column_is_refused(
     with pytest.raises(holdfast.InvalidArgument, match=f"{said}.*changedColumns to accept"):
         _start(spark, tmp_path, "9 minutes")
     _start(spark, tmp_path, "9 minutes", changedColumns="accept")
-    with pytest.raises(holdfast.InvalidArgument, match="can be set to accept, not to 'yes'"):
+    with pytest.raises(holdfast.InvalidArgument, match="must be accept, not 'yes'"):
         _start(spark, tmp_path, "9 minutes", changedColumns="yes")

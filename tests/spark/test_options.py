@@ -75,7 +75,7 @@ def test_the_compression_of_a_sink_is_not_that_of_the_state(
         ("spark.holdfast.packTreshold", "1m", r"packTreshold.*spark\.holdfast\.packThreshold"),
         ("mergeFanout", "many", "spark.holdfast.mergeFanout"),
         ("LOCALITY", "perhaps", "spark.holdfast.locality"),
-        ("view.user", "me", "view.user says how a view is, and there is none"),
+        ("view.user", "me", "view.user has no effect without the option view"),
     ],
 )
 def test_what_cannot_be_an_option_is_refused_by_name(

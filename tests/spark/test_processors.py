@@ -120,7 +120,7 @@ def test_state_to_start_with_has_the_streams_key_types(spark: SparkSession, tmp_
     write_batches(tmp_path, seed=1, batches=1)
     grouped = stateful(spark.readStream.schema(SCHEMA).parquet(str(tmp_path))).groupBy("v")
     start = spark.createDataFrame([(1,)], "v int").groupBy("v")
-    with pytest.raises(holdfast.InvalidArgument, match=r"grouped by \(v int\), the stream by"):
+    with pytest.raises(holdfast.InvalidArgument, match=r"grouped by \(v int\), but the stream by"):
         grouped.transformWithState(Seeded(), OUTPUT, "Update", "None", start)
     with pytest.raises(holdfast.InvalidArgument, match="initial state is DataFrame"):
         grouped.transformWithState(Seeded(), OUTPUT, "Update", "None", spark.range(3))

@@ -36,31 +36,38 @@ _ELSEWHERE = "call it on the DataFrame before stateful(), or on the batch inside
 
 
 class _NotPart(InvalidArgument, AttributeError):
-    """A method of Spark's that is not one of ours: `hasattr` is to say so, too."""
+    """An unsupported Spark method; also an AttributeError, so that `hasattr` returns False."""
 
 
 def stateful(frame: DataFrame) -> StatefulDataFrame:
-    """Run the stateful operators called on the result on Holdfast's state.
+    """Run the stateful operators that are called on the result with Holdfast's state.
 
-    Takes any streaming DataFrame of a classic Spark session. Stateful operators of Spark's own
-    upstream are refused: a batch that is replayed would wedge them. A DataFrame that is no stream
-    is taken, too: operators give a plain DataFrame then, and processors run with the same code.
+        totals = stateful(trades).groupBy("user").agg(F.sum("amount").alias("total"))
+
+    `frame` is a DataFrame of a classic Spark session (not of Spark Connect). Returns a wrapper
+    with the methods of DataFrame that a stream has; its `writeStream` starts the query.
+
+    If `frame` is not a stream, the operators return a plain DataFrame, so that the same code,
+    processors included, also runs over a table.
+
+    Raises InvalidArgument if `frame` already has a stateful operator of Spark's own: a batch that
+    is replayed after a crash would leave that operator unable to continue.
     """
     check_spark(frame)
     if native := seam.plans.native_stateful_operators(frame):
         raise InvalidArgument(
-            f"The DataFrame already has a stateful operator of Spark's own ({native[0]}). Call "
+            f"The DataFrame already has a stateful operator of Spark ({native[0]}). Call "
             "stateful() on the DataFrame before it, and the operator on the result."
         )
     return StatefulDataFrame(frame)
 
 
 class StatefulDataFrame:
-    """A streaming DataFrame whose stateful operators are run by Holdfast, one after another.
+    """A streaming DataFrame whose stateful operators Holdfast runs, one after another.
 
-    `native` is Spark's own form of the whole pipeline: it gives the schema and Spark's errors, and
-    is never started once there is an operator. `flow` says how Holdfast makes the rows; without
-    an operator they are those of `native`.
+    `native` is Spark's own plan of the whole pipeline. It provides the schema and Spark's errors,
+    and is never started once there is a stateful operator. `flow` says how Holdfast computes the
+    rows; without an operator they are those of `native`.
     """
 
     def __init__(self, native: DataFrame, flow: Flow | None = None) -> None:
@@ -129,7 +136,7 @@ class StatefulDataFrame:
         on: str | list[str] | Column | list[Column] | None = None,
         how: str | None = None,
     ) -> StatefulDataFrame:
-        """As DataFrame.join, with a static DataFrame, wrapped or not."""
+        """As DataFrame.join, with a static DataFrame, which may be wrapped."""
         static = other._native if isinstance(other, StatefulDataFrame) else other
         if not isinstance(static, DataFrame):
             raise InvalidArgument(f"join takes a static DataFrame, not {type(other).__name__}.")
@@ -178,7 +185,7 @@ class StatefulDataFrame:
         return result
 
     def withWatermark(self, eventTime: str, delayThreshold: str) -> StatefulDataFrame:
-        """As DataFrame.withWatermark; once, before or after a stateful operator."""
+        """As DataFrame.withWatermark; at most once, before or after a stateful operator."""
         native = self._native.withWatermark(eventTime, delayThreshold)
         if self._is_plain:
             return StatefulDataFrame(native)
@@ -196,7 +203,7 @@ class StatefulDataFrame:
         return GroupedStatefulData(self, tuple(self._grouping(each) for each in listed))
 
     def _grouping(self, given: Any) -> Column:
-        """What groupBy takes: a column, its name, or its place, counted from 1."""
+        """A grouping column for Spark, from a column, its name, or its position counted from 1."""
         if isinstance(given, Column):
             return given
         if isinstance(given, str):
@@ -216,7 +223,7 @@ class StatefulDataFrame:
         return self.groupBy().agg(*exprs)
 
     def dropDuplicates(self, subset: list[str] | None = None) -> StatefulDataFrame:
-        """As DataFrame.dropDuplicates: the first row of each key passes, ever."""
+        """As DataFrame.dropDuplicates: of each key, only the first row ever passes."""
         return self._deduplicated(self._native.dropDuplicates(subset), subset)
 
     drop_duplicates = dropDuplicates
@@ -259,12 +266,12 @@ class StatefulDataFrame:
         self._native.printSchema(level)
 
     def explain(self, extended: bool | str | None = None, mode: str | None = None) -> None:
-        """Spark's plan for the rows that reach the stateful operator."""
+        """Print Spark's plan for the rows that reach the stateful operator."""
         Sources(self._flow).stream.explain(extended, mode)
 
     @property
     def writeStream(self) -> StatefulStreamWriter:
-        """Where the output goes; as DataFrame.writeStream."""
+        """As DataFrame.writeStream: the writer that sets sink and options, and starts the query."""
         return StatefulStreamWriter(self._native, self._flow)
 
     @overload
@@ -276,7 +283,7 @@ class StatefulDataFrame:
     def __getitem__(
         self, item: int | str | Column | list[Any] | tuple[Any, ...]
     ) -> Column | StatefulDataFrame:
-        """As DataFrame's: a column by name or place, or the rows or columns asked for."""
+        """As for a DataFrame: a column by name or position, or some rows or columns."""
         if isinstance(item, Column):
             return self.filter(item)
         if isinstance(item, (list, tuple)):
@@ -288,7 +295,7 @@ class StatefulDataFrame:
             if not self._native.isStreaming:
                 return getattr(self._native, name)
             raise _NotPart(f"DataFrame.{name} is not part of a stateful stream: {_ELSEWHERE}.")
-        # Copying and pickling ask before there is a frame to ask.
+        # copy and pickle look attributes up before the wrapper has its frame
         if "_native" in self.__dict__ and name in self._native.columns:
             return self._native[quote_column(name)]
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
@@ -356,7 +363,7 @@ class GroupedStatefulData:
         initialState: Any = None,
         eventTimeColumnName: str = "",
     ) -> StatefulDataFrame:
-        """As GroupedData.transformWithState: the processor gets and gives rows."""
+        """As GroupedData.transformWithState: the processor takes and returns rows."""
         after = self._with_processor(outputStructType, outputMode, timeMode, eventTimeColumnName)
         return self._processed(
             Processing, after, outputMode, timeMode, statefulProcessor, initialState
@@ -371,7 +378,7 @@ class GroupedStatefulData:
         initialState: Any = None,
         eventTimeColumnName: str = "",
     ) -> StatefulDataFrame:
-        """As GroupedData.transformWithStateInPandas: the processor gets and gives DataFrames."""
+        """As GroupedData.transformWithStateInPandas: the processor takes and returns DataFrames."""
         pandas_for("transformWithStateInPandas")
         after = self._with_processor(outputStructType, outputMode, timeMode, eventTimeColumnName)
         return self._processed(
@@ -400,11 +407,12 @@ class GroupedStatefulData:
         outputMode: str,
         timeMode: str = "None",
     ) -> StatefulDataFrame:
-        """Give chunks of keys, with their rows and state, to a function of Arrow tables.
+        """Process chunks of keys, with their rows and state, in a function of Arrow tables.
 
-        `processor(keys, rows, state, times)` returns the new state and rows to put out, or None.
-        `rows` has `_group`, an index into `keys`; `state` is aligned with `keys` and has
-        `_exists`, and so has what is returned: false there removes a key.
+        `processor(keys, rows, state, times)` returns the new state of the keys and the rows to
+        emit, or None. `rows` has the column `_group`, the index of a row's key in `keys`. `state`
+        has a row for each key in the same order, and the column `_exists`. So has the state that
+        is returned; false in `_exists` removes the key.
         """
         before, mode = self._frame._native, checked_time_mode(timeMode)
         after = self._with_processor(outputStructType, outputMode, timeMode, "")

@@ -1,4 +1,9 @@
-"""The view of a query: what other services see of its state, and the tasks that write it."""
+"""The view of a query: what other services see of its state, and the tasks that write it.
+
+A task that fails on purpose has to reach the driver as the error it is, but Spark passes on only
+the text of a worker's exception. So a task packs the error as JSON into a RuntimeError, behind a
+marker, and the driver finds the marker in the text of Spark's error.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +42,14 @@ from holdfast.views import (
 )
 
 _SMALL_BYTES = 16 << 10
-"""Up to so much in a partition's delta no row of it is too large for any database."""
+"""If a partition's delta is no larger than this, none of its rows exceeds a database's limit."""
 _COUNTS = "written long, removed long, odd long"
-_TOLD = re.compile(r"holdfast tells: (?P<json>\[.*\])")
+_PACKED = re.compile(r"holdfast error: (?P<json>\[.*\])")
 
 
 @dataclass(frozen=True)
 class ViewRequest:
-    """What a query was told about its view."""
+    """The view that a writer's options ask for."""
 
     location: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -55,10 +60,11 @@ class ViewRequest:
 def take_view_request(
     take: Callable[[str], str | None], own: Mapping[str, str], settings: Mapping[str, str]
 ) -> ViewRequest | None:
-    """The view among a writer's options, which `take` removes; None without one.
+    """Take the view out of a writer's options; None if there is no view.
 
-    How its database is reached is said by settings `spark.holdfast.view.…`, of which `own` are
-    the writer's.
+    `take` removes an option and returns its value. `settings` are the query's, among them
+    `spark.holdfast.view.…`, which say how to reach the view's database; `own` are those of them
+    that the writer itself set.
     """
     location, operator, variable = take("view"), take("viewOperator"), take("viewVariable")
     if location is None:
@@ -66,36 +72,41 @@ def take_view_request(
             n for n, value in (("viewOperator", operator), ("viewVariable", variable)) if value
         ]
         if stray := [*given, *(f"view.{name}" for name in settings_below(VIEW_PREFIX, own))]:
-            raise InvalidArgument(f"The option {stray[0]} says how a view is, and there is none.")
+            raise InvalidArgument(
+                f"The option {stray[0]} has no effect without the option view. Set view, or leave "
+                "it out."
+            )
         return None
     if operator is not None and not operator.isdecimal():
-        raise InvalidArgument("The option viewOperator is the number of an operator, from 0.")
+        raise InvalidArgument(
+            "The option viewOperator must be the number of an operator, counted from 0."
+        )
     number = None if operator is None else int(operator)
     return ViewRequest(location, settings_below(VIEW_PREFIX, settings), number, variable)
 
 
 @dataclass(frozen=True)
 class ViewedStore:
-    """One store as tasks read it for a view; `columns` of its values are shown."""
+    """One store as tasks read it for a view."""
 
     store: StoreSpec
     view: ViewSpec
     step: ViewStep
 
     def changes(self, partition: int) -> Iterator[ViewChange]:
-        """What the version changed, or has."""
+        """What the version changed; all rows if the view has to be filled."""
         reader = self.store.engine(partition).get_read_store(self.step.version)
         return self.step.changes(reader, partition)
 
     def fitting(self, rows: pa.Table) -> pa.Table:
-        """Rows as the view has them."""
+        """Rows with the columns of the view."""
         schema = self.view.schema
         columns = [*columns_of(rows, schema.keys), *columns_of(rows, schema.values)]
         return pa.table(columns, names=[*schema.keys.names, *schema.values.names])
 
 
 class StreamView:
-    """Follows the versions of a query; tasks write what they hold."""
+    """Writes each version of a query to its view; tasks write the rows of their partitions."""
 
     def __init__(
         self,
@@ -110,13 +121,13 @@ class StreamView:
         number = len(stages) - 1 if request.operator is None else request.operator
         if number >= len(stages):
             raise InvalidArgument(
-                f"viewOperator is {number}, and the query has the operators 0 to {len(stages) - 1}."
+                f"viewOperator is {number}, but the query has the operators 0 to {len(stages) - 1}."
             )
         self._run, self._number = stages[number], number
         if self._run.store.is_foreign:
             raise InvalidArgument(
-                f"{conf.provider_class} keeps the state, and views follow that of Holdfast's own "
-                "provider alone."
+                f"{conf.provider_class} keeps the state, but a view needs Holdfast's own provider. "
+                "Leave out the option view."
             )
         self._session = session
         self._shown: ViewSource = self._run.operator.shown(request.variable)
@@ -147,7 +158,7 @@ class StreamView:
         return ViewSchema(keys, Schema(StructType(values)))
 
     def follow(self, manifest: Manifest, before: Callable[[], Manifest | None]) -> None:
-        """Bring the view to a version; `before` gives the one before it."""
+        """Update the view to a version; `before` returns the version before it, if it is there."""
 
         def run(step: ViewStep) -> list[ChangeCounts]:
             return self._by_tasks(ViewedStore(self._store, self._spec, step))
@@ -155,9 +166,10 @@ class StreamView:
         self._follower.follow(manifest, before, run, is_small=self._is_small(manifest))
 
     def _is_small(self, manifest: Manifest) -> bool:
-        """Whether a version's changes together have no room for a row of a forbidden size.
+        """Whether the changes are so small that no row can exceed the database's limit on rows.
 
-        That spares small batches a job. Spark could make large values out of small ones.
+        Then a small batch needs no extra job to check sizes. This cannot be told from the size of
+        a delta if files are compressed, or if Spark computes the view's values.
         """
         made = self._made is not None and any(map(is_unbounded, self._spec.schema.values))
         if made or self._store.conf.compression != "none":
@@ -176,10 +188,10 @@ class StreamView:
         try:
             return _sums(written)
         except (PySparkException, Py4JJavaError) as error:
-            told = _told_by_task(error)
-            if told is None:
+            unpacked = _unpacked_error(error)
+            if unpacked is None:
                 raise
-            raise told from None
+            raise unpacked from None
 
 
 def _sums(frame: DataFrame) -> list[ChangeCounts]:
@@ -190,7 +202,7 @@ _Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def _writer(shown: ViewedStore) -> _Batches:
-    """Writes what the partitions it is given changed."""
+    """Writes the changes of the partitions whose numbers it reads."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         process.acknowledge()
@@ -198,7 +210,7 @@ def _writer(shown: ViewedStore) -> _Batches:
         for partition in _numbers(batches):
             for upserts, deletes in shown.changes(partition):
                 fitted = None if upserts is None else shown.fitting(upserts)
-                with _telling():
+                with _packing_errors():
                     done += shown.step.run(view, [(fitted, deletes)])
         yield _counts(done)
         process.acknowledge()
@@ -207,14 +219,14 @@ def _writer(shown: ViewedStore) -> _Batches:
 
 
 def _reader(shown: ViewedStore) -> _Batches:
-    """Removes what went, and puts out stored rows for Spark to finish."""
+    """Deletes removed keys from the view, and emits stored rows for Spark to finish."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         process.acknowledge()
         view = open_view(shown.view)
         for partition in _numbers(batches):
             for upserts, deletes in shown.changes(partition):
-                with _telling():
+                with _packing_errors():
                     shown.step.run(view, [(None, deletes)])
                 if upserts is not None:
                     yield from upserts.to_batches()
@@ -224,13 +236,13 @@ def _reader(shown: ViewedStore) -> _Batches:
 
 
 def _finisher(shown: ViewedStore) -> _Batches:
-    """Writes finished rows."""
+    """Writes the rows that Spark finished."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         view, done = open_view(shown.view), ChangeCounts()
         for batch in batches:
             rows = shown.fitting(pa.Table.from_batches([batch]))
-            with _telling():
+            with _packing_errors():
                 done += shown.step.run(view, [(rows, None)])
         yield _counts(done)
 
@@ -248,18 +260,18 @@ def _counts(done: ChangeCounts) -> pa.RecordBatch:
 
 
 @contextmanager
-def _telling() -> Iterator[None]:
-    """Have the driver get what a task raises on purpose: Spark brings it nothing but text."""
+def _packing_errors() -> Iterator[None]:
+    """Pack a HoldfastError of a task into text, which is all that Spark passes to the driver."""
     try:
         yield
     except HoldfastError as error:
-        told = json.dumps([type(error).__name__, error.message, error.condition])
-        raise RuntimeError(f"holdfast tells: {told}") from error
+        packed = json.dumps([type(error).__name__, error.message, error.condition])
+        raise RuntimeError(f"holdfast error: {packed}") from error
 
 
-def _told_by_task(error: Exception) -> HoldfastError | None:
-    """What a task raised on purpose, as it would have been raised here."""
-    found = _TOLD.search(str(error))
+def _unpacked_error(error: Exception) -> HoldfastError | None:
+    """The HoldfastError that a task raised, unpacked; None if it was another error."""
+    found = _PACKED.search(str(error))
     if found is None:
         return None
     name, message, condition = json.loads(found["json"])

@@ -68,30 +68,30 @@ class StatefulStreamWriter:
         return self
 
     def format(self, source: str) -> StatefulStreamWriter:
-        """The kind of sink."""
+        """The kind of sink, such as console, parquet or kafka."""
         self._format = source
         return self
 
     def option(self, key: str, value: Any) -> StatefulStreamWriter:
-        """An option of the query or its sink; None leaves it unset."""
+        """Set an option of the query or its sink; None leaves it unset."""
         self._options.pop(key, None)
         if value is not None:
             self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
         return self
 
     def options(self, **options: Any) -> StatefulStreamWriter:
-        """Several options."""
+        """Set several options."""
         for key, value in options.items():
             self.option(key, value)
         return self
 
     def queryName(self, queryName: str) -> StatefulStreamWriter:
-        """The query's name; the memory sink's view is called by it."""
+        """The query's name, which is also the name of the memory sink's view."""
         self._name = queryName
         return self
 
     def partitionBy(self, *cols: Any) -> StatefulStreamWriter:
-        """The columns files are laid out by."""
+        """The columns that partition the folders of files."""
         listed = cols[0] if len(cols) == 1 and isinstance(cols[0], (list, tuple)) else cols
         self._partition_by = list(listed)
         return self
@@ -110,8 +110,9 @@ class StatefulStreamWriter:
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> StatefulStreamWriter:
         """Call `func(rows, batch_id)` for each version.
 
-        Batch ids count from 0 as in Spark; after a crash the newest comes again with its rows. In
-        a checkpoint made before they were kept in the manifest they continue as versions, from 1.
+        Batch ids count from 0 as in Spark. After a crash the newest batch is repeated with the
+        same id and the same rows. In a checkpoint of an early release, which did not store batch
+        ids, they continue from the version numbers, which begin with 1.
         """
         self._function = func
         self._format = "foreachBatch"
@@ -132,7 +133,7 @@ class StatefulStreamWriter:
         queryName: str | None = None,
         **options: Any,
     ) -> StatefulQuery | StreamingQuery:
-        """Start the query. Without a stateful operator it is a plain query of Spark's."""
+        """Start the query. Without a stateful operator it is a plain Spark query."""
         self._set(format, outputMode, partitionBy, queryName, options)
         if path is not None:
             self.option("path", path)
@@ -150,7 +151,7 @@ class StatefulStreamWriter:
         queryName: str | None = None,
         **options: Any,
     ) -> StatefulQuery | StreamingQuery:
-        """Start the query into a table of files, made if there is none; append mode only."""
+        """Start the query into a table of files, created if it does not exist; append mode only."""
         self._set(format, outputMode, partitionBy, queryName, options)
         if not self._flow.stages:
             return self._native_writer().toTable(tableName)
@@ -230,7 +231,10 @@ class StatefulStreamWriter:
         return start_query(spec, sink)
 
     def _check_supported(self) -> None:
-        """Spark's rules for operators and modes, but for sessions in update mode: it has none."""
+        """Apply Spark's rules for operators and modes.
+
+        Sessions in update mode, which Spark does not have, are checked as in another mode.
+        """
         sessions = [
             s.operator for s in self._flow.stages if isinstance(s.operator, SessionAggregation)
         ]
@@ -241,7 +245,9 @@ class StatefulStreamWriter:
 
     def _native_writer(self) -> DataStreamWriter:
         if any(name.lower() == "view" for name in self._options):
-            raise InvalidArgument("A view shows state, and this stream has no stateful operator.")
+            raise InvalidArgument(
+                "The option view needs a stateful operator, and this stream has none."
+            )
         rest = dict(self._options)
         StateStoreConf.from_spark(_take_settings(rest))
         writer = self._native.writeStream.outputMode(self._mode).options(**rest)
@@ -277,7 +283,7 @@ class StatefulStreamWriter:
         if kind in FILE_FORMATS:
             path = _take(options, "path")
             if path is None:
-                raise InvalidArgument(f"The {kind} sink needs a path: .start(path).")
+                raise InvalidArgument(f"The {kind} sink needs a path: call .start(path).")
             return FileSink(path, kind, options, self._partition_by, checkpoint.location)
         raise InvalidArgument(
             f"The sink {self._format!r} is not supported: use foreachBatch, foreach, console, "
@@ -286,21 +292,21 @@ class StatefulStreamWriter:
 
 
 def _take_settings(options: dict[str, str]) -> dict[str, str]:
-    """Remove the options that are settings, and give them by the names these have in a session."""
+    """Remove the options that are settings, and return them by their names in a session."""
     names = {key: setting_of_option(key) for key in options}
     return {name: options.pop(key) for key, name in names.items() if name is not None}
 
 
 def _take(options: dict[str, str], name: str) -> str | None:
-    """Remove an option, however its name is written, and give its value."""
+    """Remove an option, compared without case, and return its value."""
     found = [key for key in options if key.lower() == name.lower()]
     values = [options.pop(key) for key in found]
     return values[-1] if values else None
 
 
 def _take_word(options: dict[str, str], name: str, word: str) -> bool:
-    """Remove an option that can be set to one word only; whether it was."""
+    """Remove an option whose only valid value is `word`; return whether it was set."""
     given = _take(options, name)
     if given not in (None, word):
-        raise InvalidArgument(f"{name} can be set to {word}, not to {given!r}.")
+        raise InvalidArgument(f"{name} must be {word}, not {given!r}.")
     return given is not None

@@ -42,8 +42,8 @@ class VersionedStore:
 
     Any number of processes may read it while one writes. If two writers commit the same version,
     the second one gets Conflict and loses only its own update. Methods raise Closed after
-    `close`, and Unavailable if the storage does not answer.
-    As a context manager it closes itself.
+    `close`, and Unavailable if the storage does not answer. It is a
+    context manager that closes itself.
     """
 
     def __init__(

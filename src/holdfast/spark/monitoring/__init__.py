@@ -1,1 +1,1 @@
-"""What can be seen of a running query: progress, listeners, metrics, the live line."""
+"""What you can see of a running query: progress, listeners, metrics, the live line."""

@@ -1,4 +1,4 @@
-"""One live line for each running query: on a terminal or in a notebook, never in a log file."""
+"""One live line for each running query: in a terminal or a notebook, never in a log file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 
 
 def line_of(name: str, progress: Mapping[str, Any]) -> str:
-    """What there is to say about a query in one line."""
+    """A query's progress in one line of text."""
     rows = sum(operator["numRowsTotal"] for operator in progress["stateOperators"])
     watermark = progress["eventTime"]["watermark"]
     parts = [
@@ -35,7 +35,7 @@ class Line(ABC):
 
     @abstractmethod
     def show(self, text: str) -> None:
-        """Replace what the line says."""
+        """Replace the text of the line."""
 
     @abstractmethod
     def close(self) -> None:
@@ -43,7 +43,7 @@ class Line(ABC):
 
 
 def open_line() -> Line | None:
-    """A line where someone can see it change; None for a log file, a pipe or a Python prompt."""
+    """A line that is updated in place; None for a log file, a pipe or a Python prompt."""
     if _in_notebook():
         return _NotebookLine()
     stderr = sys.stderr

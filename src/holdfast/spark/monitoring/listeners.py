@@ -1,4 +1,4 @@
-"""Listeners: PySpark's own class, told of Holdfast's queries with PySpark's own events."""
+"""Listeners: PySpark's StreamingQueryListener, called for Holdfast's queries."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from holdfast.errors import InvalidArgument
 log = logging.getLogger(__name__)
 _OWN_FIELDS = ("version", "isTick")
 MOST_WAITING = 1000
-"""Versions of a query that wait for its listeners."""
+"""How many versions of a query may wait for slow listeners."""
 _POLL_S = 0.2
 _AT_EXIT_S = 5.0
 
 
 class Listeners:
-    """A set of listeners, in the order they came. Safe to change from any thread."""
+    """Listeners in the order they were added. Safe to change from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +42,10 @@ class Listeners:
         return bool(self._listeners)
 
     def add(self, listener: StreamingQueryListener) -> None:
-        """Tell a listener from now on; one that is there already stays once."""
+        """Add a listener; adding it again changes nothing.
+
+        Raises InvalidArgument if it is not a StreamingQueryListener.
+        """
         if not isinstance(listener, StreamingQueryListener):
             raise InvalidArgument(
                 "A listener is an instance of pyspark.sql.streaming.StreamingQueryListener, not of "
@@ -53,12 +56,12 @@ class Listeners:
                 self._listeners = (*self._listeners, listener)
 
     def remove(self, listener: StreamingQueryListener) -> None:
-        """Tell a listener no more; one that is not there is no error."""
+        """Remove a listener; nothing happens if it was not added."""
         with self._lock:
             self._listeners = tuple(known for known in self._listeners if known is not listener)
 
     def tell(self, method: str, event: Any) -> None:
-        """Call every listener. What one raises is logged and does no harm."""
+        """Call a method of every listener. Exceptions are logged and stop nothing."""
         for listener in self._listeners:
             try:
                 getattr(listener, method)(event)
@@ -72,24 +75,30 @@ _of_all_queries = Listeners()
 
 
 def addListener(listener: StreamingQueryListener) -> None:
-    """Tell a listener of every stateful query of this process, those running included."""
+    """Call `listener` for every stateful query of this process, also those already running.
+
+    `listener` is a pyspark.sql.streaming.StreamingQueryListener; Spark's own `addListener` knows
+    nothing of Holdfast's versions. Its methods are called on a thread of the query, in order, and
+    what they raise is logged. Adding it again changes nothing. Raises InvalidArgument if it is no
+    StreamingQueryListener.
+    """
     _of_all_queries.add(listener)
 
 
 def removeListener(listener: StreamingQueryListener) -> None:
-    """Tell a listener added by `addListener` no more."""
+    """Stop calling a listener that `addListener` added; nothing happens if it was not added."""
     _of_all_queries.remove(listener)
 
 
 def spark_progress(progress: Mapping[str, Any]) -> StreamingQueryProgress:
-    """A progress as PySpark's class: Spark's fields are items and attributes, ours are items."""
+    """A progress as PySpark's class; Spark's fields are also attributes, ours only items."""
     built = StreamingQueryProgress.fromJson(dict(progress))
     dict.update(built, {name: progress[name] for name in _OWN_FIELDS})
     return built
 
 
 class AnnouncedQuery(Protocol):
-    """What listeners are told about."""
+    """The facts about a query that listeners receive."""
 
     @property
     def id(self) -> str: ...
@@ -102,10 +111,11 @@ class AnnouncedQuery(Protocol):
 
 
 class Announcer:
-    """Tells the listeners of one query what happens, in order, on a thread of its own.
+    """Calls the listeners of one query in order, on a separate thread.
 
-    `own` are told as well as those of all queries. Spark is asked for what they are told only
-    while there are any. Of the progress that slow listeners leave waiting, the newest is kept.
+    `own` are the query's listeners; those of `addListener` are called as well. Events are computed
+    only while there are listeners, because that asks Spark. If listeners are too slow, the oldest
+    waiting progress is dropped.
     """
 
     def __init__(self, query: AnnouncedQuery, own: Listeners, idle_interval_s: float) -> None:
@@ -122,7 +132,7 @@ class Announcer:
         _announcers.add(self)
 
     def progressed(self, progress: Callable[[], dict[str, Any]]) -> None:
-        """A version was delivered. What is to be said of it is asked for when it is told."""
+        """A version was delivered. Its progress is computed only when a listener gets it."""
         with self._changed:
             if not self._has_listeners or self._end is not None:
                 return
@@ -133,7 +143,7 @@ class Announcer:
             self._changed.notify()
 
     def terminated(self, failure: BaseException | None) -> None:
-        """The query has ended. Returns at once; the listeners hear of it after all else."""
+        """The query has ended. Returns at once; the listeners get this event last."""
         condition = getattr(failure, "getCondition", lambda: getattr(failure, "condition", None))
         facts = {
             **self._facts(),
@@ -146,7 +156,7 @@ class Announcer:
                 self._changed.notify()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until the listeners know all there is to know, but no longer than that."""
+        """Wait until the listeners have received every event, but at most `timeout_s`."""
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
@@ -158,7 +168,7 @@ class Announcer:
         if not self._has_dropped:
             self._has_dropped = True
             log.warning(
-                "The listeners of the query %s are too slow: they are not told of every version",
+                "The listeners of the query %s are too slow: they miss some versions",
                 self._query.name or self._query.id,
             )
 
@@ -181,10 +191,10 @@ class Announcer:
                 else:
                     pause_s = self._idle_interval_s if self._tell_if_idle() else _POLL_S
             except Exception:
-                log.warning("The listeners could not be told of a version", exc_info=True)
+                log.warning("A version could not be reported to the listeners", exc_info=True)
 
     def _tell_if_idle(self) -> bool:
-        """Tell that the query is idle; whether it is, as far as anybody wants to know."""
+        """Report that the query is idle; return whether it is and there is anyone to report to."""
         if not self._has_listeners:
             return True
         is_idle = self._query.is_idle
@@ -207,7 +217,7 @@ _announcers: weakref.WeakSet[Announcer] = weakref.WeakSet()
 
 @atexit.register
 def _tell_the_rest() -> None:
-    """Give the listeners of queries that have ended a moment before the process ends."""
+    """Let the listeners of ended queries finish, for a moment, before the process ends."""
     until = time.monotonic() + _AT_EXIT_S
     for announcer in list(_announcers):
         if announcer._end is not None:

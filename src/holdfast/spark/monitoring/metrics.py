@@ -30,7 +30,7 @@ _FAMILIES = (
     _Family("holdfast_versions_total", "counter", "Versions committed by this run."),
     _Family("holdfast_ticks_total", "counter", "Versions without a batch among them."),
     _Family("holdfast_input_rows_total", "counter", "Rows read by this run."),
-    _Family("holdfast_input_rows_per_second", "gauge", "Rows a second of the last version."),
+    _Family("holdfast_input_rows_per_second", "gauge", "Rows per second in the last version."),
     _Family("holdfast_batch_duration_seconds", "gauge", "Time the last version took."),
     _Family("holdfast_commit_duration_seconds", "gauge", "Time its commit took."),
     _Family("holdfast_state_rows", "gauge", "Rows in state."),
@@ -49,12 +49,12 @@ class QueryMetrics:
 
     def __init__(self) -> None:
         self.query = ""
-        """What the query is called in the label `query`."""
+        """The value of the label `query`."""
         self._lock = threading.Lock()
         self._samples: dict[str, dict[_Labels, float]] = defaultdict(dict)
 
     def add(self, progress: Mapping[str, Any]) -> None:
-        """Take in the progress of one version."""
+        """Add the progress of one version."""
         duration = progress["durationMs"]
         with self._lock:
             self._set("version", progress["version"])
@@ -121,7 +121,7 @@ def _seconds(stamp: str) -> float:
 
 
 class MetricsServer:
-    """Serves /metrics of all queries that chose its port; lives while there are any."""
+    """Serves /metrics for all queries with the same port, as long as one of them runs."""
 
     _lock = threading.Lock()
     _by_port: dict[int, MetricsServer] = {}  # noqa: RUF012 - the process has one of each port
@@ -145,7 +145,7 @@ class MetricsServer:
 
     @classmethod
     def join(cls, port: int, metrics: QueryMetrics) -> MetricsServer:
-        """The server of a port, which serves these figures too from now on."""
+        """Return the server of a port, started if necessary; it now also serves these figures."""
         with cls._lock:
             server = cls._by_port.get(port) or cls(port)
             cls._by_port[port] = server
@@ -153,7 +153,7 @@ class MetricsServer:
             return server
 
     def leave(self, metrics: QueryMetrics) -> None:
-        """Serve these figures no more; the last one to leave ends the server."""
+        """Stop serving these figures. The last query to leave stops the server."""
         with self._lock:
             self._queries[:] = [each for each in self._queries if each is not metrics]
             if self._queries or self._by_port.get(self._port) is not self:
@@ -165,7 +165,7 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """Where the figures are."""
+        """The URL of the figures."""
         return f"http://{_HOST}:{self._http.server_address[1]}/metrics"
 
 
@@ -183,6 +183,6 @@ def _handler(queries: list[QueryMetrics]) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Nothing: a scrape every few seconds is no news."""
+            """Log nothing: there is a scrape every few seconds."""
 
     return Handler

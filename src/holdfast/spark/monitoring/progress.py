@@ -1,4 +1,4 @@
-"""A version's progress in the words of Spark's StreamingQueryProgress."""
+"""A version's progress, with the fields of Spark's StreamingQueryProgress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.types import moment_text
 
 @dataclass(frozen=True)
 class VersionReport:
-    """What became of one version."""
+    """The facts about one version that its progress reports."""
 
     version: int
     batch: Mapping[str, Any] | None
@@ -24,9 +24,9 @@ class VersionReport:
     results: Mapping[int, Sequence[TaskResult]]
     late_rows: int
     merged: Mapping[int, MaintenanceReport]
-    """What maintenance brought into it, by operator."""
+    """The merged segments that it swapped in, by operator."""
     input_rows: int | None = None
-    """How many rows the batch had, where the first operator does not get them all."""
+    """How many rows the batch had, if not all of them reach the first operator."""
     batch_id: int = 0
     """What Spark's batch id would be."""
 
@@ -39,9 +39,9 @@ class VersionReport:
 def progress(
     report: VersionReport, query: dict[str, Any], titles: Sequence[str], sink: str
 ) -> dict[str, Any]:
-    """The progress of one version; `query` has id, runId and name, `titles` the operators'.
+    """The progress of one version; `query` has id, runId and name, `titles` name the operators.
 
-    Its sources are empty: Spark tells of them after the batch.
+    Its sources are empty, because Spark reports them only after the batch.
     """
     rows = report.input_rows
     if rows is None:

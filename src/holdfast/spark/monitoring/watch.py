@@ -19,7 +19,7 @@ from holdfast.spark.running.spark_query import SparkQuery
 log = logging.getLogger(__name__)
 _PROGRESS_KEPT = 100
 _SPARKS_PROGRESS_S = 5.0
-"""How long Spark's own progress of a batch is waited for; it comes right after the batch."""
+"""How long to wait for Spark's own progress of a batch, which follows right after the batch."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,9 @@ class _Entry:
 
 
 class Watch:
-    """Follows one query. Opens its metrics port when it is made, so that a taken one is refused
-    before anything has run.
+    """Follows one query.
+
+    It opens the metrics port at once, so that a port in use is an error before anything runs.
     """
 
     def __init__(self, conf: StateStoreConf) -> None:
@@ -51,7 +52,7 @@ class Watch:
             self._server = MetricsServer.join(conf.metrics_port, self.metrics)
 
     def started(self, inner: SparkQuery) -> None:
-        """Spark's query runs; the listeners hear of it before this returns."""
+        """Spark's query runs. The listeners receive the event before this returns."""
         self._inner = inner
         self.metrics.query = self._name
         if self._conf.progress:
@@ -71,8 +72,8 @@ class Watch:
             self._announcer.progressed(lambda: self._completed(entry))
 
     def ended(self, failure: BaseException | None) -> None:
-        """The query has ended, or has not come to start. Waits for no listener, raises nothing."""
-        with self._ending:  # whoever comes second finds it done
+        """The query has ended, or failed to start. Waits for no listener and raises nothing."""
+        with self._ending:  # a second call finds nothing left to do
             line, self._line = self._line, None
             if self._announcer is not None:
                 self._announcer.terminated(failure)
@@ -94,11 +95,11 @@ class Watch:
 
     @property
     def metrics_url(self) -> str | None:
-        """Where the figures are served, if they are."""
+        """The URL of the metrics; None if they are not served."""
         return None if self._server is None else self._server.url
 
     def _completed(self, entry: _Entry) -> dict[str, Any]:
-        """The progress with its sources, once Spark has told of them."""
+        """The progress with its sources, once Spark has reported them."""
         until = time.monotonic() + _SPARKS_PROGRESS_S
         pause_s = 0.01
         while not self._complete(entry) and time.monotonic() < until:
@@ -110,7 +111,7 @@ class Watch:
         return entry.progress
 
     def _complete(self, entry: _Entry) -> bool:
-        """Fill in the sources if Spark has told of them; whether they are there."""
+        """Fill in the sources if Spark has reported them; return whether they are there."""
         progress = entry.progress
         with self._completing:
             if progress["sources"]:
@@ -123,7 +124,7 @@ class Watch:
                 progress["sources"] = self._sources = found
             return found is not None
 
-    # -- what listeners are told of the query --------------------------------------------------
+    # -- what listeners receive about the query ------------------------------------------------
 
     @property
     def id(self) -> str:
@@ -150,6 +151,6 @@ class Watch:
 
 
 def _without_rows(source: dict[str, Any]) -> dict[str, Any]:
-    """A source as a version without a batch sees it: where it stood, nothing read."""
+    """A source in a version without a batch: the same offsets, nothing read."""
     rates = {"inputRowsPerSecond": 0.0, "processedRowsPerSecond": 0.0}
     return {**source, "startOffset": source["endOffset"], "numInputRows": 0, **rates}

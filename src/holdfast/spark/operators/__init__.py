@@ -1,1 +1,1 @@
-"""The stateful operators on the driver; `streams.tasks` has the half that runs in tasks."""
+"""The driver's half of the stateful operators; `streams.tasks` has the other half."""

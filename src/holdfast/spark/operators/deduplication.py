@@ -36,7 +36,7 @@ from holdfast.types import parse_schema
 
 
 class Deduplication(Operator):
-    """Lets the first row of each key through; `names` are the columns rows are equal by."""
+    """Passes the first row of each key; `names` are the columns of the key."""
 
     emits = True
 
@@ -48,7 +48,7 @@ class Deduplication(Operator):
         self._value = EXPIRES_AT if within_watermark else SEEN
         case_sensitive = seam.sessions.is_case_sensitive(before.sparkSession)
         free = FreeNames([self._value], case_sensitive=case_sensitive)
-        # The columns as a batch has them, each with a name that no column of the store has.
+        # a batch's columns get names that no column of the store has: both are in one table
         self._own = [
             StructField(free.give(f.name), f.dataType, f.nullable, f.metadata) for f in self._fields
         ]

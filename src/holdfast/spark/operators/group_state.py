@@ -1,4 +1,4 @@
-"""applyInPandasWithState: the user's own function with a GroupState, run where the state is."""
+"""applyInPandasWithState: the user's function with a GroupState, run where the state is."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _TIMEOUTS = {mode: timeout for timeout, mode in _MODES.items()}
 
 
 def checked_timeout(timeout: str) -> str:
-    """The time mode of a GroupStateTimeout; refused where there is no such."""
+    """The time mode of a GroupStateTimeout. Raises InvalidArgument for any other text."""
     if timeout not in _MODES:
-        raise InvalidArgument(f"The timeout is one of {', '.join(_MODES)}, not {timeout!r}.")
+        raise InvalidArgument(f"The timeout must be one of {', '.join(_MODES)}, not {timeout!r}.")
     return _MODES[timeout]
 
 
 class GroupStates(KeyedOperator):
-    """Gives the rows of each key to a function, as DataFrames, and its state with them."""
+    """Calls a function with the rows of each key, as DataFrames, and the key's state."""
 
     title = "applyInPandasWithState"
 
@@ -89,13 +89,13 @@ class GroupStates(KeyedOperator):
 
 @dataclass(frozen=True)
 class NewState:
-    """Makes the GroupState of a key; travels to the workers."""
+    """Makes the GroupState of a key. It is pickled to the workers."""
 
     clock: Clock
     schema: StructType
 
     def __call__(self, value: tuple[Any, ...] | None, has_timed_out: bool) -> HeldGroupState:
-        """The state of a key that holds a value, or none."""
+        """The state of a key with this value; None: the key has no state."""
         watermark = self.clock.watermark_ms
         shown = None if value is None else changed_times(self.schema, _naive, value)
         return HeldGroupState(
@@ -115,10 +115,10 @@ class NewState:
 
 
 class HeldGroupState(GroupState):
-    """PySpark's GroupState, with what Holdfast wants to know of it afterwards."""
+    """PySpark's GroupState, which also says afterwards what the function did to it."""
 
     def update(self, newValue: Any) -> None:
-        """Set the state; as PySpark's, without loading its test utilities."""
+        """Set the state, as PySpark's method does but without importing its test utilities."""
         if newValue is None:
             super().update(newValue)  # type: ignore[arg-type]  # raises
         self._value = Row(*map(_python, newValue))
@@ -126,7 +126,7 @@ class HeldGroupState(GroupState):
 
     @property
     def value(self) -> tuple[Any, ...] | None:
-        """What it holds now."""
+        """The current value."""
         held = self.getOption
         return None if held is None else changed_times(self._value_schema, _aware, held)
 
@@ -137,7 +137,7 @@ class HeldGroupState(GroupState):
 
     @property
     def timeout_ms(self) -> int | None:
-        """When its time is over, if that was set."""
+        """When the key times out, if the function set that."""
         moment = self._timeout_timestamp
         return None if moment == GroupState.NO_TIMESTAMP else int(moment)
 
@@ -145,7 +145,7 @@ class HeldGroupState(GroupState):
 def changed_times(
     schema: StructType, change: Callable[[Any], Any], value: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """A row with its timestamps changed."""
+    """A row with `change` applied to each of its timestamps."""
     places = [
         n for n, field in enumerate(schema.fields) if isinstance(field.dataType, TimestampType)
     ]
@@ -155,7 +155,7 @@ def changed_times(
 
 
 def _naive(cell: datetime | None) -> datetime | None:
-    """A timestamp as PySpark gives it: a time of this process's time zone."""
+    """A timestamp as PySpark passes it: without a zone, in local time."""
     return None if cell is None else cell.astimezone().replace(tzinfo=None)
 
 

@@ -1,4 +1,4 @@
-"""Operators that give the rows of each key, whole, to code of the user's."""
+"""Operators that pass the rows of each key to the user's code."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _TIME = "event_time"
 
 
 class KeyedRows:
-    """Rows by key, as tasks get them: each key in its partition, its rows side by side.
+    """Lays rows out for tasks: each key in its partition, its rows side by side.
 
-    Columns get names of ours, for those of a stream may be anything.
+    Columns are renamed, because a stream may have any names, also the reserved ones.
     """
 
     def __init__(self, before: DataFrame, groupings: tuple[Column, ...]) -> None:
         if not groupings:
-            raise InvalidArgument("There is no grouping column: call groupBy(…) with one.")
+            raise InvalidArgument("There is no grouping column. Call groupBy(…) with at least one.")
         self.groupings = groupings
         self._fields: list[StructField] = before.schema.fields
         keys = before.groupBy(*groupings).count().schema.fields[: len(groupings)]
@@ -50,7 +50,7 @@ class KeyedRows:
         self._timed = timed[0] if timed else None
 
     def _key_name(self, number: int, field: StructField) -> str:
-        """The input column of a key: the stream's own where it is one of those."""
+        """The input column of a key: the stream's own if the key is one of its columns."""
         sql = seam.columns.sql_of(self.groupings[number])
         names = [own.name for own in self._fields]
         is_plain = sql in (field.name, quote_column(field.name)) and names.count(field.name) == 1
@@ -58,22 +58,22 @@ class KeyedRows:
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
-        """The stream's columns, as tasks get them and as the user calls them."""
+        """The stream's columns: their names in the tasks' input, and the user's names."""
         names = (field.name for field in self._fields)
         return tuple(zip(self._data_names, names, strict=True))
 
     @property
     def sql(self) -> str:
-        """The grouping columns in words."""
+        """The grouping columns as SQL text."""
         return ", ".join(seam.columns.sql_of(grouping) for grouping in self.groupings)
 
     @property
     def time_name(self) -> str | None:
-        """The stream's column of event times, where it has one."""
+        """The stream's event-time column, if it has one."""
         return None if self._timed is None else self._timed.name
 
     def frame(self, rows: DataFrame, partitions: int) -> DataFrame:
-        """What tasks get of some rows."""
+        """Plan the tasks' input from some rows."""
         pairs = zip(self.groupings, self.key_names, strict=True)
         more = [key.alias(name) for key, name in pairs if name not in self._data_names]
         names = [*self._data_names, *(n for n in self.key_names if n not in self._data_names)]
@@ -86,7 +86,7 @@ class KeyedRows:
         return routed.withColumn(HASH, F.expr(hashed)).sortWithinPartitions(HASH, *self.key_names)
 
     def clock(self, time_mode: str, marks: Watermarks) -> Clock:
-        """The time of a version for tasks with these rows."""
+        """The time of a version, for tasks that read these rows."""
         return Clock(
             mode=time_mode,
             processing_ms=marks.clock_ms,
@@ -97,9 +97,9 @@ class KeyedRows:
 
 
 class KeyedOperator(Operator):
-    """Gives the rows of each key to code of the user's; what that gives comes out.
+    """Calls the user's code with the rows of each key, and emits what it returns.
 
-    `after` is Spark's own analysis of the operator: it has the output's columns.
+    `after` is Spark's own plan with the operator; it has the columns of the output.
     """
 
     emits = True
@@ -155,7 +155,7 @@ class KeyedOperator(Operator):
 
     @property
     def _output_time(self) -> str | None:
-        """The output's column of event times, where it has one."""
+        """The output's event-time column, if it has one."""
         timed = (field.name for field in self._output if DELAY in (field.metadata or {}))
         return next(timed, None)
 

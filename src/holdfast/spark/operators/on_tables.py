@@ -1,4 +1,4 @@
-"""Processors over DataFrames that are no streams: one run, and the state is gone."""
+"""Processors over DataFrames that are not streams: they run once, and the state is dropped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INPUT = "_input"
 
 
 def processed(operator: KeyedOperator, rows: DataFrame) -> DataFrame:
-    """What an operator makes of the rows of a DataFrame, all of them at once."""
+    """The output of an operator for all rows of a DataFrame at once."""
     session = rows.sparkSession
     partitions = int(str(session.conf.get("spark.sql.shuffle.partitions")))
     frame = operator.batch_frame(rows, partitions, Watermarks())
@@ -75,7 +75,7 @@ def _side_by_side(
     row_keys: Sequence[str],
     partitions: int,
 ) -> DataFrame:
-    """Both in one DataFrame: by partition what the state starts with, then the other rows."""
+    """Both in one DataFrame: in each partition first the initial state, then the other rows."""
 
     def held(frame: DataFrame, name: str) -> DataFrame:
         return frame.select(HASH, F.struct(*frame.columns).alias(name))

@@ -1,4 +1,4 @@
-"""transformWithState: the user's own processor, run where the state is."""
+"""transformWithState: the user's processor, run where the state is."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from holdfast.types import Schema, parse_schema
 
 
 class Processing(KeyedOperator):
-    """Gives the rows of each key to a StatefulProcessor, as Row objects."""
+    """Calls a StatefulProcessor with the rows of each key, as Row objects."""
 
     title = "transformWithStateInPySparkExec"
 
@@ -51,11 +51,11 @@ class Processing(KeyedOperator):
         self.dropped = tuple(self._handle.deleted)
 
     def _check_initial(self, keys: Schema) -> None:
-        """Its keys have to be those of the stream: they are found by the hash of their type."""
+        """Reject initial state whose keys have other types: the hash of a key depends on them."""
         ours = [field.type for field in self._rows.keys]
         if [field.type for field in keys] != ours:
             raise InvalidArgument(
-                f"The initial state is grouped by ({keys.ddl()}), the stream by "
+                f"The initial state is grouped by ({keys.ddl()}), but the stream by "
                 f"({self._rows.keys.ddl()}). Cast its columns to the stream's types."
             )
 
@@ -96,7 +96,7 @@ class Processing(KeyedOperator):
 
 
 class ArrowProcessing(KeyedOperator):
-    """Gives chunks of keys with their rows and state to a function, as Arrow tables."""
+    """Calls a function with chunks of keys, their rows and their state, as Arrow tables."""
 
     title = "transformWithStateInArrow"
 
@@ -146,10 +146,11 @@ def arrow_state(schema: Any) -> Schema:
 
 @functools.cache
 def row_maker(names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Row]:
-    """A function that makes a Row of cells, with these names.
+    """Return a function that makes a Row of cells, with these column names.
 
-    The class looks its columns up as a named tuple does, not by searching their names as Row's own
-    way does. What Row has by itself, such as count, stays what it is.
+    The rows are of a subclass that finds a column by an attribute of the class, as a named tuple
+    does; Row itself searches the list of names each time. Names that Row already has, such as
+    `count`, stay Row's own.
     """
     own = {name: _tuplegetter(at, "") for at, name in enumerate(names) if not hasattr(Row, name)}
     kind = type("Row", (Row,), {"__fields__": list(names), "__slots__": (), **own})
@@ -157,7 +158,7 @@ def row_maker(names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Row]:
 
 
 class PandasProcessing(Processing):
-    """Gives the rows of each key to a StatefulProcessor, as DataFrames."""
+    """Calls a StatefulProcessor with the rows of each key, as DataFrames."""
 
     title = "transformWithStateInPandasExec"
 

@@ -1,4 +1,15 @@
-"""Frames that are analysed once and filled with the rows of each version."""
+"""Frames that are analysed once and filled with the rows of each version.
+
+Building a DataFrame costs one call to the JVM and one analysis of the whole plan for every step
+(`select`, `groupBy`, …). For a small batch that takes longer than running it. But the steps are
+the same in every version; only the rows differ. So a step is planned once over empty stand-ins,
+and `fill` copies the analysed plan with the stand-ins' leaves replaced by the plan of the rows.
+
+That is right only if analysis yields the same plan each time. Analysis draws the seeds of random
+functions, and subqueries are not searched for stand-ins; in both cases `jvm.find_gap` returns None
+and the step is planned again for each version. What Spark settles after analysis, such as the
+current time, is settled for each filled plan.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +23,10 @@ from holdfast.spark.operators.operator import nullable
 
 
 class Template:
-    """What a function makes of rows of some schemas, without asking it anew for every version.
+    """A function from frames to a frame, planned once and used for many versions.
 
-    Spark's analysis of a small batch takes longer than the batch. So the function is called once
-    with stand-ins for the rows; `fill` puts rows in their places. What Spark settles later, such
-    as the current time, it settles anew every time; for what it settles then, such as the seed of
-    random numbers, the function is asked each time after all.
+    `make` gets a frame for each of `schemas` and must use nothing else that changes. The module
+    says when it is called only once.
     """
 
     def __init__(
@@ -36,13 +45,13 @@ class Template:
         self._fill = seam.frames.filler(session, self.made, self.stand_ins)
 
     def fill(self, *rows: DataFrame | None) -> DataFrame:
-        """The function's frame over rows of each schema, None for no rows, in its session."""
+        """Return the planned frame over rows of each schema; None stands for no rows."""
         if self._fill is None:
             return self._make(self.moved(rows))
         return self._fill(rows)
 
     def moved(self, rows: Sequence[DataFrame | None]) -> list[DataFrame]:
-        """Rows of each schema, None for no rows, in the template's session."""
+        """Rows of each schema as frames of the template's session; None stands for no rows."""
         return [
             stand_in if given is None else seam.frames.moved(given, self._session)
             for given, stand_in in zip(rows, self.stand_ins, strict=True)

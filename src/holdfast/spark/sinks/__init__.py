@@ -1,1 +1,1 @@
-"""Where output goes: files, tables, functions of the user, and Spark's other sinks."""
+"""Where output goes: files, tables, the user's functions, and Spark's other sinks."""

@@ -1,4 +1,4 @@
-"""Spark's rules for sinks, held at start() with Spark's own errors; where the checkpoint is."""
+"""Spark's rules for sinks, checked by start() with Spark's own errors; the checkpoint's place."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from holdfast.spark.interop import seam
 from holdfast.spark.sinks.tables import FILE_FORMATS
 
 _FOR_A_WHILE = ("memory", "foreach", "foreachBatch", "console", "noop")
-"""Sinks whose queries may do without a checkpoint that outlives them."""
+"""Sinks whose queries may use a temporary checkpoint."""
 _UNPARTITIONED = ("memory", "foreach", "foreachBatch")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A query's folder; a temporary one goes when the query ends well."""
+    """A query's checkpoint; a temporary one is removed when the query ends without an error."""
 
     location: str
     is_temporary: bool = False
@@ -32,8 +32,10 @@ class Checkpoint:
 def checkpoint_of(
     session: SparkSession, given: str | None, name: str | None, sink: str
 ) -> Checkpoint:
-    """Where a query keeps its progress, by Spark's order: its own option, the session's setting,
-    a temporary folder for sinks that keep nothing.
+    """Where a query keeps its progress.
+
+    As in Spark, that is the query's own option, or else a folder below the session's setting, or
+    else a temporary folder for sinks that keep nothing.
     """
     if given is not None:
         return Checkpoint(given.rstrip("/"))
@@ -53,7 +55,7 @@ def check_sink(
     schema: StructType,
     partition_by: Sequence[str],
 ) -> None:
-    """Refuse what Spark refuses of a sink, in the same words."""
+    """Reject what Spark rejects for a sink, with the same errors."""
     if sink == "memory" and name is None:
         raise seam.rules.spark_error(session, "queryNameNotSpecifiedForMemorySinkError")
     if sink in FILE_FORMATS and mode != "append":
@@ -73,9 +75,10 @@ def check_sink(
 
 
 def check_query_name(session: SparkSession, name: str | None) -> None:
-    """Refuse the name of a query that runs, as Spark does, before anything of that one is touched.
+    """Reject the name of a running query, as Spark does, but before anything is changed.
 
-    Spark itself looks when its query starts. By then a memory sink has made its table anew.
+    Spark checks only when its own query starts. By then a memory sink would have replaced the
+    running query's table.
     """
     if name is not None and name in [query.name for query in session.streams.active]:
         raise IllegalArgumentException(
@@ -85,7 +88,7 @@ def check_query_name(session: SparkSession, name: str | None) -> None:
 
 
 def check_recovery(session: SparkSession, checkpoint: Checkpoint, sink: str, mode: str) -> None:
-    """Refuse to go on with a memory sink whose earlier rows are gone."""
+    """Reject a restart with a memory sink, whose earlier rows are lost."""
     offsets = f"{checkpoint.location}/{OFFSETS}"
     if sink == "memory" and mode != "complete" and seam.files.exists(session, offsets):
         path = seam.files.path(session, offsets)
@@ -93,7 +96,7 @@ def check_recovery(session: SparkSession, checkpoint: Checkpoint, sink: str, mod
 
 
 def check_kafka(session: SparkSession, schema: StructType, options: dict[str, str]) -> None:
-    """Refuse what Kafka's writer would refuse with the first batch."""
+    """Reject what Kafka's writer would reject with the first batch."""
     seam.rules.check_data_source(session, "kafka")
     if "kafka.bootstrap.servers" not in options:
         raise InvalidArgument(
@@ -101,9 +104,9 @@ def check_kafka(session: SparkSession, schema: StructType, options: dict[str, st
         )
     types = {field.name: field.dataType for field in schema}
     if not isinstance(types.get("value"), (StringType, BinaryType)):
-        raise InvalidArgument("The kafka sink takes a column value of type string or binary.")
+        raise InvalidArgument("The kafka sink needs a column value of type string or binary.")
     if "key" in types and not isinstance(types["key"], (StringType, BinaryType)):
-        raise InvalidArgument("The kafka sink takes a column key of type string or binary only.")
+        raise InvalidArgument("The column key of the kafka sink must be of type string or binary.")
     if "topic" not in types and "topic" not in options:
         raise InvalidArgument(
             "The kafka sink needs a topic: .option('topic', name), or a column topic."

@@ -1,4 +1,4 @@
-"""Files and tables that get each row exactly once."""
+"""Sinks that write files and tables, each row exactly once."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from holdfast.spark.state.pairing import spark_checkpoint
 _PART = re.compile(
     r".*?(?P<task>\d+)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(?P<rest>[.\-].*)?", re.DOTALL
 )
-"""How Spark names a file: `part`, or the job's basename, the task, the job's id, the rest."""
+"""How Spark names a file: `part` or the job's basename, the task, the job's id, the rest."""
 _MARKER = re.compile(
     r"_SUCCESS|_committed_.*|_started_.*|_metadata|_common_metadata|\..*\.crc", re.DOTALL
 )
-"""Files that committers and formats leave beside the rows."""
+"""Files without rows that committers and formats write."""
 _WORKING_FOLDERS = ("_temporary", "__magic", "_spark_metadata")
 
 
 class FileSink(Sink):
-    """Files named by batch, task, query and commit; each is created once, none is overwritten.
+    """Writes files named by batch, task, query and commit. None is ever overwritten.
 
-    Spark writes a version aside. A *plan*, made only if there is none, then says which of those
-    files become the version's, and under which names; only then are they renamed. Whoever
-    delivers the version again, after a crash or at the same time, finds the plan and finishes it,
-    however Spark would cut the rows into files this time. So a stream that reads the folder sees
-    each row once.
+    Spark writes a version's rows into a folder aside. Then a *plan* is created, unless there is
+    one: it says which of those files belong to the version and what their final names are. Only
+    then are they renamed. A second delivery, after a crash or at the same time, finds the plan and
+    finishes it, although Spark might split the rows into other files this time. So a stream that
+    reads the folder sees each row once.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class FileSink(Sink):
         self._put(frame, batch)
 
     def _put(self, frame: DataFrame, batch: OutputBatch) -> list[str]:
-        """Bring a version's files into place; the folders below the path that got some."""
+        """Move a version's files into place; return the folders below the path that got some."""
         session = frame.sparkSession
         if self._query_id is None:
             self._query_id = _query_id(session, self._checkpoint)
@@ -72,7 +72,7 @@ class FileSink(Sink):
         return sorted({target.rpartition("/")[0] for target in plan.files.values()})
 
     def _written(self, frame: DataFrame, batch: OutputBatch, plans: Plans) -> FilePlan:
-        """Write the rows aside and plan for them; someone else's plan if that came first."""
+        """Write the rows aside and plan them; return another delivery's plan if that was first."""
         session = frame.sparkSession
         folder = f"{batch.version}-{uuid4().hex}"
         writer = frame.write.format(self._format).options(**self._options)
@@ -83,7 +83,7 @@ class FileSink(Sink):
         data = [file for file in written if not _is_marker(file)]
         if not data and not frame.isEmpty():
             raise IllegalState(
-                f"Spark reports success, and none of the rows of version {batch.version} are in "
+                f"Spark reports success, but none of the rows of version {batch.version} are in "
                 f"{plans.folder}/{folder}. Check spark.sql.sources.commitProtocolClass and the "
                 "output committer: they have to write to the folder that Spark names."
             )
@@ -93,12 +93,12 @@ class FileSink(Sink):
             return made
         plan = plans.find(batch)
         assert plan is not None
-        if plan.files != names:  # it is ours where the answer to a first try got lost
+        if plan.files != names:  # ours after all, if only the reply to a first attempt was lost
             seam.files.delete(session, f"{plans.folder}/{folder}")
         return plan
 
     def _names(self, data: Sequence[str], batch: OutputBatch) -> dict[str, str]:
-        """The final name of each file; no two queries, versions or commits share one."""
+        """The final name of each file, different for every query, version and commit."""
         assert self._query_id is not None
         whose = f"{self._query_id[:8]}-{batch.commit_id[:12]}"
         names = {}
@@ -123,7 +123,7 @@ class FileSink(Sink):
 
 
 class TableSink(FileSink):
-    """The files of a table, each row exactly once; new partitions become visible with them."""
+    """Writes the files of a table, each row exactly once, and catalogs new partitions."""
 
     def __init__(self, table: FileTable, options: Mapping[str, str], checkpoint: str) -> None:
         super().__init__(
@@ -147,13 +147,13 @@ class TableSink(FileSink):
 
 
 def _is_marker(file: str) -> bool:
-    """Whether a file holds no rows; what Spark wrote under any other name is data."""
+    """Whether a file holds no rows. Any other file that Spark wrote is data."""
     *folders, name = file.split("/")
     return _MARKER.fullmatch(name) is not None or not set(folders).isdisjoint(_WORKING_FOLDERS)
 
 
 def _query_id(session: SparkSession, checkpoint: str) -> str:
-    """The id Spark gave the query; the same across restarts."""
+    """The id that Spark gave the query; it stays the same across restarts."""
     found = spark_checkpoint(session, checkpoint).query_id()
     if found is None:
         raise IllegalState(

@@ -1,4 +1,4 @@
-"""`foreach`: the user's own writer, row by row on the workers."""
+"""`foreach`: the user's writer, called for each row on the workers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from holdfast.spark.sinks.sink import OutputBatch, Sink
 class ForeachSink(Sink):
     """Calls a function with each row, or an object's open, process and close for each partition.
 
-    As in Spark: `open(partition_id, epoch_id)` may return False to skip the rows, `close(error)`
-    is called whatever happened. Epochs count from 0 as Spark's batches do. After a crash the
-    newest epoch comes again, with the same rows.
+    As in Spark, `open(partition_id, epoch_id)` may return False to skip the rows, and
+    `close(error)` is always called. Epochs count from 0 as Spark's batches do. After a crash the
+    newest epoch is repeated with the same rows.
     """
 
     description = "ForeachSink"

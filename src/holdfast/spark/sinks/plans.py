@@ -1,4 +1,4 @@
-"""Plans: which files become a version's, decided once for whoever delivers it."""
+"""Plans: which files belong to a version, decided once for every attempt to deliver it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from holdfast.spark.sinks.sink import OutputBatch
 _PLAN = re.compile(r"(?P<version>\d+)(\.(?P<commit>[^.]+))?\.plan")
 _FOLDER = re.compile(r"(?P<version>\d+)-.*")
 _KEPT = 10
-"""Plans stay for so many versions: one that is found stops a writer that was overtaken."""
+"""How many versions keep their plans: a late writer that finds a newer plan has to stop."""
 
 
 @dataclass(frozen=True)
 class FilePlan:
-    """Which file written aside gets which name, both relative."""
+    """The final name of each file written aside, both as relative paths."""
 
     files: Mapping[str, str]
     made_from: str | None = None
     commit_id: str | None = None
-    """None where it was not made by delivering that version."""
+    """None if the plan was not made by a delivery of that version."""
 
     @classmethod
     def parse(cls, text: str) -> FilePlan:
@@ -36,21 +36,21 @@ class FilePlan:
 
 
 class Plans:
-    """The plans of one query in the folder of its sink, beside what is written aside.
+    """The plans of one query, in the folder of its sink that also holds files written aside.
 
-    A plan is known by version and commit id: where a checkpoint was put back, or a damaged version
-    made again, a version of the same number has other rows. Plans of earlier releases have no
-    commit id.
+    A plan is named by version and commit id, because a version of the same number can have other
+    rows: after a checkpoint was restored from a copy, or a damaged version was made again. Plans
+    of earlier releases have no commit id.
     """
 
     def __init__(self, session: SparkSession, folder: str) -> None:
         self._session, self.folder = session, folder
 
     def find(self, batch: OutputBatch) -> FilePlan | None:
-        """The plan of a version; None where nobody has delivered it.
+        """The plan of a version; None if it was not delivered yet.
 
-        Raises IllegalState where a later version was delivered and this one comes too late, and
-        where nobody can tell whether its rows are there.
+        Raises IllegalState if a later version was delivered already, or if nothing shows whether
+        the version's rows are there.
         """
         listed = self._listed()
         if (batch.version, batch.commit_id) in listed:
@@ -59,7 +59,7 @@ class Plans:
             if version == batch.version and commit_id is not None and batch.made_from is not None:
                 plan = self._read(_name(version, commit_id))
                 if plan is not None and plan.made_from == batch.made_from:
-                    return plan  # the manifest was lost, and Spark has brought the batch again
+                    return plan  # the manifest was lost, and Spark replayed the batch
         newest = max((version for version, _ in listed), default=0)
         if not batch.has_commit_id and (batch.version, None) in listed:
             if newest > batch.version:
@@ -71,9 +71,9 @@ class Plans:
         return None
 
     def create(self, batch: OutputBatch, files: Mapping[str, str]) -> FilePlan | None:
-        """Decide on a version's files; None where somebody has decided before.
+        """Create the plan of a version; return None if there is one already.
 
-        Raises IllegalState where a later version has been delivered meanwhile.
+        Raises IllegalState if a later version has been delivered meanwhile.
         """
         listed = self._listed()
         self._check_not_overtaken(batch, max((version for version, _ in listed), default=0))
@@ -89,7 +89,7 @@ class Plans:
         return None
 
     def tidy(self, version: int, plan: FilePlan) -> None:
-        """Remove what was written aside, also by deliveries that crashed, and old plans."""
+        """Remove files written aside, also by crashed deliveries, and old plans."""
         own = {source.partition("/")[0] for source in plan.files}
         over: list[tuple[int, str]] = []
         for name in seam.files.list_names(self._session, self.folder):
@@ -113,9 +113,10 @@ class Plans:
         return None if text is None else FilePlan.parse(text)
 
     def _has_before(self, batch: OutputBatch) -> bool:
-        """Whether the plan of the version before is there: then this one's would be as well.
+        """Whether the plan of the version before exists: then this one's would exist as well.
 
-        Plans go from the oldest on. One that a person has added says nothing of later versions.
+        That is so because the oldest plans are removed first. A plan that a person added by hand
+        says nothing about later versions.
         """
         commit_id = batch.parent_commit_id
         if commit_id is None:
@@ -124,10 +125,11 @@ class Plans:
         return plan is not None and plan.commit_id == commit_id
 
     def _check_not_overtaken(self, batch: OutputBatch, newest: int) -> None:
-        """Refuse a version after a later one, unless the state says that it is the newest.
+        """Reject a version older than the newest delivered one, unless the state has none newer.
 
-        Then the later ones were delivered before the state was put back. Requires: `newest` was
-        listed before, so that a run which went on from this version is known to the state.
+        In that case the newer ones were delivered before the state was restored from a copy.
+        Requires: `newest` was listed before asking the state, so that the state already shows a run
+        that has continued from this version.
         """
         if newest > batch.version and not batch.is_newest():
             raise IllegalState(

@@ -1,4 +1,4 @@
-"""Tables of files in Spark's own catalog, as a sink sees them."""
+"""Tables of files in Spark's catalog, as a sink uses them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_table(
     partition_by: Sequence[str],
     location: str | None,
 ) -> FileTable:
-    """The table of that name, made if there is none; refused where rows cannot go in as files."""
+    """The table of that name, created if there is none; rejected if files cannot be added to it."""
     found = seam.tables.find(session, name)
     if found is None:
         _create(session, name, schema, file_format, partition_by, location)
@@ -44,14 +44,14 @@ def open_table(
     if partition_by and list(partition_by) != table.partition_by:
         raise InvalidArgument(
             f"The table {name} is partitioned by {', '.join(table.partition_by) or 'nothing'}, "
-            f"not by {', '.join(partition_by)}. Leave partitionBy away."
+            f"not by {', '.join(partition_by)}. Leave out partitionBy."
         )
     _check_columns(name, session.table(name).schema, schema)
     return table
 
 
 def add_partitions(session: SparkSession, table: FileTable, folders: Sequence[str]) -> None:
-    """Tell the catalog of partitions, given as folders such as `day=1/kind=a`."""
+    """Add partitions to the catalog, given as folders such as `day=1/kind=a`."""
     if not folders:
         return
     specs = " ".join(f"PARTITION ({_spec(folder)})" for folder in folders)

@@ -1,4 +1,4 @@
-"""Where a query's state is: beside Spark's checkpoint, or where the user says."""
+"""Where a query's state is: in the checkpoint, or at the stateLocation."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from holdfast.schemes import MEMORY, scheme_of
 from holdfast.spark.interop import seam
 
 _SHARED_MEMORY = Path("/dev/shm")
-"""Memory that all processes of the host share."""
+"""A folder in memory that all processes of the host share."""
 _AMAZON = "s3.amazonaws.com"
 
 _LOCAL_MASTER = re.compile(r"local(\[.*\])?")
 
 
 def state_root(session: SparkSession, checkpoint: str, wanted: str | None) -> str:
-    """The root of a query's state: `wanted`, or the checkpoint's own folder for it.
+    """The root of a query's state: `wanted`, or else a folder inside the checkpoint.
 
-    Paths mean what they mean to Spark: without a scheme they lie on the default file system.
+    A path means what it means to Spark: without a scheme it is on the default file system.
     """
     scheme = None if wanted is None else scheme_of(wanted)
     if wanted is not None and scheme is MEMORY:
@@ -46,10 +46,11 @@ def state_root(session: SparkSession, checkpoint: str, wanted: str | None) -> st
 def storage_options(
     session: SparkSession, root: str, settings: Mapping[str, str]
 ) -> dict[str, str]:
-    """How tasks reach a root: for one on S3 what Spark's Hadoop settings say, for one in a
-    database what a query's settings `spark.holdfast.<scheme>.<option>` say.
+    """The options with which tasks reach a root.
 
-    What they leave out comes from where the clients look in each process.
+    For a root on S3 they come from Spark's Hadoop settings, for one in a database from the query's
+    settings `spark.holdfast.<scheme>.<option>`. What they leave out, each process finds where the
+    clients of AWS or the database look by default.
     """
     scheme = scheme_of(root)
     if scheme is None:
@@ -62,7 +63,7 @@ def storage_options(
 def _hadoop_options(
     session: SparkSession, root: str, settings: Mapping[str, str]
 ) -> dict[str, str]:
-    """What Hadoop's settings for S3 say, those for the bucket of `root` before all others."""
+    """The options that Hadoop's settings for S3 give; those for the bucket of `root` come first."""
     bucket = urlsplit(root).netloc
     found = {
         name: seam.files.setting(session, f"fs.s3a.bucket.{bucket}.{setting}")
@@ -81,9 +82,9 @@ def _hadoop_options(
 
 
 def marked_place(session: SparkSession, storage: Storage, runtime: Runtime) -> str | None:
-    """What tasks have to find in the root's file `place`, made if there is none.
+    """The text that tasks have to find in the root's file `place`, created if there is none.
 
-    None where there is nothing to find out: driver and tasks share a host, or the root is remote.
+    None if no check is needed: driver and tasks share a host, or the root is remote.
     """
     if is_one_host(session) or not isinstance(storage, LocalStorage):
         return None
@@ -92,17 +93,17 @@ def marked_place(session: SparkSession, storage: Storage, runtime: Runtime) -> s
 
 
 def is_one_host(session: SparkSession) -> bool:
-    """Whether driver and tasks are on one host, by the master."""
+    """Whether the master puts driver and tasks on one host."""
     return _LOCAL_MASTER.fullmatch(str(session.sparkContext.master)) is not None
 
 
 def _in_memory(session: SparkSession, wanted: str) -> str:
-    """A folder in the memory of the driver's host that goes with the driver."""
+    """A folder in the memory of the driver's host, removed when the driver ends."""
     if not is_one_host(session):
         raise InvalidArgument(
-            "The state of a stream can be in memory only where driver and tasks share a host: the "
-            f"master is {session.sparkContext.master}, not local[…]. Leave stateLocation out, or "
-            "name a folder that every executor reaches, such as one on hdfs:// or s3a://."
+            "The state of a stream can be in memory only if driver and tasks share a host, but the "
+            f"master is {session.sparkContext.master}. Leave out stateLocation, or name a folder "
+            "that every executor reaches, such as one on hdfs:// or s3a://."
         )
     name = quote(wanted.removeprefix("memory://").strip("/"), safe="")
     if not name:
@@ -114,9 +115,10 @@ def _in_memory(session: SparkSession, wanted: str) -> str:
 
 
 def _claim(folder: Path) -> None:
-    """Make a folder for this user alone, or make sure that it is one.
+    """Create a folder that only this user can use, or check that it is one.
 
-    Where everybody may write, somebody else could have made it first, to read or change the state.
+    Anyone can write to shared memory. Another user could have created the folder first, to read or
+    change the state.
     """
     try:
         folder.mkdir(mode=0o700)
@@ -127,8 +129,8 @@ def _claim(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise InvalidArgument(
-            f"{folder}, where the state would be in memory, belongs to another user or is not a "
-            "folder. Remove it, or leave stateLocation out."
+            f"{folder}, which would hold the state in memory, belongs to another user or is not a "
+            "folder. Remove it, or leave out stateLocation."
         )
     if found.st_mode & 0o077:
         folder.chmod(0o700)

@@ -1,4 +1,4 @@
-"""How much of a version may travel to the driver in the results of its tasks."""
+"""How much of a version the results of its tasks may carry to the driver."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _SETTING, _DEFAULT = "spark.driver.maxResultSize", "1g"
 
 
 def inline_bytes(max_result_bytes: int) -> int:
-    """How many bytes of deltas, and as many of rows, the tasks of one job may send.
+    """How many bytes of deltas the tasks of one job may return, and as many bytes of rows.
 
-    `max_result_bytes` is what Spark lets a driver take in a job, 0 where there is no limit. A half
-    of it is left for all else that results hold.
+    `max_result_bytes` is Spark's limit on the results of a job; 0 means no limit. Half of it is
+    left for everything else in the results.
     """
     if max_result_bytes <= 0:
         return MOST_INLINE_BYTES
@@ -22,6 +22,6 @@ def inline_bytes(max_result_bytes: int) -> int:
 
 
 def inline_bytes_of(session: SparkSession) -> int:
-    """The same by the settings of a session's application."""
+    """The same, from the settings of a session's application."""
     limit = seam.sessions.application_setting(session, _SETTING) or _DEFAULT
     return inline_bytes(seam.sessions.bytes_of(session, limit))

@@ -1,4 +1,4 @@
-"""Whether stored state is that of a query, and what it lacks to be."""
+"""Checks that stored state matches the query, and rewrites the stores that have to change."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from holdfast.streams.watermark import Watermarks
 
 log = logging.getLogger(__name__)
 StoresToRewrite = dict[int, dict[str, StoreShape]]
-"""By operator, the stores that the state lacks, or has with fewer columns."""
+"""By operator, the stores that are missing from the state, or have other value columns there."""
 
 
 def newest_state(
     session: SparkSession, checkpoint: str, settings: Mapping[str, str]
 ) -> Manifest | None:
-    """The newest version of a query's state, None where there is none yet. Nothing is written."""
+    """The newest version of a query's state; None if there is none yet. Nothing is written."""
     conf = StateStoreConf.from_spark(settings)
     wanted = None if conf.state_location == BESIDE_CHECKPOINT else conf.state_location
     root = state_root(session, checkpoint, wanted)
@@ -52,9 +52,10 @@ def newest_state(
 
 
 def partitions_of(session: SparkSession, found: Manifest | None, root: str) -> int:
-    """How many partitions keyed operators have: from the state, or at first from Spark.
+    """How many partitions keyed operators have: as in the state, or for new state as Spark says.
 
-    Spark's own default, where nobody set a number, is meant for shuffles of far larger batches.
+    If spark.sql.shuffle.partitions is not set, new state gets two for each core. Spark's default
+    of 200 is meant for shuffles of far larger batches.
     """
     wanted = session.conf.get("spark.sql.shuffle.partitions", None)
     if found is None:
@@ -72,14 +73,14 @@ def partitions_of(session: SparkSession, found: Manifest | None, root: str) -> i
 
 
 def any_store(manifest: Manifest, number: int) -> StoreEntry:
-    """Any of an operator's stores: all of them have the same partitions."""
+    """One of an operator's stores; all of them have the same partitions."""
     return next(iter(manifest.operators[number].values()))
 
 
 def first_manifest(
     session: SparkSession, stages: Sequence[StageFrames], partitions: int, runtime: Runtime
 ) -> Manifest:
-    """Version 0 of a query: every store without rows."""
+    """Version 0 of a query, in which every store is empty."""
     operators = {}
     for number, frames in enumerate(stages):
         count = 1 if frames.stage.operator.is_global else partitions
@@ -98,14 +99,14 @@ def first_manifest(
 
 
 def definitions(stages: Iterable[StageFrames]) -> list[Definition]:
-    """What the operators of a query do."""
+    """The definitions of a query's operators."""
     return [frames.stage.operator.definition() for frames in stages]
 
 
 def describe_operator_columns(
     session: SparkSession, stages: Iterable[StageFrames]
 ) -> dict[str, Any]:
-    """What the columns that operators go by are made of before them, in the words of a Spark."""
+    """The expressions behind the operators' columns, as this version of Spark words them."""
     found = [(frames.stage, frames.stage.operator) for frames in stages]
     texts = [operator.columns(stage.before, stage.after) for stage, operator in found]
     return {"spark": session.version, "wording": seam.lineage.WORDING, "operators": texts}
@@ -119,10 +120,10 @@ def with_columns(
     *,
     may_change: bool,
 ) -> Manifest:
-    """The stored version, told what the query's columns are made of; the next version keeps that.
+    """The stored version with the expressions behind the query's columns, for the next to keep.
 
-    Refuses state whose columns were made of something else, unless they `may_change`.
-    Requires: `check_stored`.
+    Rejects state whose columns were computed by other expressions, unless they `may_change`.
+    Requires: `check_stored` was called.
     """
     before, now = manifest.scope.get("columns", {}), describe_operator_columns(session, stages)
     check_same_columns(before, now, root, may_change=may_change)
@@ -132,12 +133,15 @@ def with_columns(
 def check_stored(
     manifest: Manifest, stages: Sequence[StageFrames], root: str, *, may_add: bool
 ) -> None:
-    """Refuse state of another query, with the difference; `may_add` aggregates to it."""
+    """Reject state of another query, and say how it differs.
+
+    With `may_add` the query may have aggregates that the state lacks.
+    """
     stored = len(manifest.operators)
     if stored != len(stages):
         raise InvalidArgument(
-            f"The query has {len(stages)} stateful operators, the state in {root} "
-            f"was made by one with {stored}. Use another checkpoint for the changed query.",
+            f"The query has {len(stages)} stateful operators, but the state in {root} "
+            f"was made by a query with {stored}. Use another checkpoint for the changed query.",
             condition="STATE_STORE_SCHEMA_MISMATCH",
         )
     before = manifest.scope.get("operators", ())
@@ -158,7 +162,7 @@ def check_stored(
 
 
 def check_same_watermark(stored: int | None, now: int | None, which: str, root: str) -> None:
-    """Refuse to go on where groups had a watermark to be evicted by and have none, or get one."""
+    """Reject a query that evicts groups by a watermark if the state did not, or vice versa."""
     if (stored is None) != (now is None):
         before, after = ("none", "one") if stored is None else ("one", "none")
         raise InvalidArgument(
@@ -170,7 +174,7 @@ def check_same_watermark(stored: int | None, now: int | None, which: str, root: 
 
 
 def dropped_stores(manifest: Manifest, stages: Sequence[StageRun]) -> set[tuple[int, str]]:
-    """Stores of the state that the query wants to go, by operator and name."""
+    """Stores that the query removes from the state, by operator and name."""
     return {
         (number, name)
         for number, run in enumerate(stages)
@@ -180,7 +184,7 @@ def dropped_stores(manifest: Manifest, stages: Sequence[StageRun]) -> set[tuple[
 
 
 def stores_to_rewrite(manifest: Manifest, stages: Sequence[StageRun]) -> StoresToRewrite:
-    """What the state has to be given before the query goes on. Requires: `check_stored`."""
+    """The stores to rewrite before the query continues. Requires: `check_stored` was called."""
     found: StoresToRewrite = {}
     for number, run in enumerate(stages):
         for name, shape in run.frames.stores.items():
@@ -193,16 +197,16 @@ def stores_to_rewrite(manifest: Manifest, stages: Sequence[StageRun]) -> StoresT
 def rewrite_stores(
     session: SparkSession, base: Manifest, stages: Sequence[StageRun], todo: StoresToRewrite
 ) -> list[PreparedPartition]:
-    """What the version after `base` is committed with: the stores of `todo`, written again.
+    """Rewrite the stores of `todo`, and return what the version after `base` is committed with.
 
-    `base` is the newest version with these stores empty.
+    `base` is the newest version, but with these stores empty.
     """
     prepared = []
     for number, run in enumerate(stages):
         if run.store.is_foreign and number in todo:
             raise InvalidArgument(
-                f"{run.store.conf.provider_class} keeps the state by itself: it cannot be given "
-                "other columns. Start with a new checkpoint."
+                f"{run.store.conf.provider_class} keeps the state, and its columns cannot be "
+                "changed. Start with a new checkpoint."
             )
         for name, entry in base.operators[number].items():
             if name not in todo.get(number, {}):

@@ -1,4 +1,4 @@
-"""The time of a version, as operators and processors see it."""
+"""The time of a version, for operators and processors."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ NO_MOMENT = -1
 
 
 def checked_time_mode(time_mode: str) -> str:
-    """A time mode in the form we use; refused where there is no such."""
+    """A time mode in lower case. Raises InvalidArgument for any other text."""
     mode = time_mode.lower()
     if mode not in TIME_MODES:
         raise InvalidArgument(
-            f"The time mode is one of None, ProcessingTime, EventTime, not {time_mode!r}."
+            f"The time mode must be None, ProcessingTime or EventTime, not {time_mode!r}."
         )
     return mode
 
 
 @dataclass(frozen=True, slots=True)
 class TimerValues:
-    """The time of a version: of the clock, and by the watermark; -1 where there is none."""
+    """The time of a version by the clock and by the watermark; -1 if there is none."""
 
     processing_ms: int = NO_MOMENT
     watermark_ms: int = NO_MOMENT
@@ -40,21 +40,21 @@ class TimerValues:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredTimerInfo:
-    """The timer that fires."""
+    """The timer that has fired."""
 
     expiry_ms: int = NO_MOMENT
 
     def getExpiryTimeInMs(self) -> int:
-        """The moment it was registered for."""
+        """The time it was registered for."""
         return self.expiry_ms
 
 
 @dataclass(frozen=True)
 class Clock:
-    """The time of a version, by the mode of the operator; all in ms.
+    """The time of a version in the operator's time mode; all in ms.
 
-    Without a watermark there is no `watermark_ms`. In event time, rows at or below `late_ms` by
-    `time_column` are dropped.
+    `watermark_ms` is None for a query without a watermark. In event time, rows whose `time_column`
+    is at or below `late_ms` are dropped.
     """
 
     mode: str
@@ -65,14 +65,14 @@ class Clock:
 
     @property
     def now_ms(self) -> int | None:
-        """Timers fire, and entries end, at or below this; None where the mode is none."""
+        """Timers fire and entries expire at or below this time; None without a time mode."""
         if self.mode == PROCESSING_TIME:
             return self.processing_ms
         return self.watermark_ms if self.mode == EVENT_TIME else None
 
     @property
     def values(self) -> TimerValues:
-        """The time as the processor sees it."""
+        """The time as a processor gets it."""
         if self.mode == NO_TIME:
             return TimerValues()
         watermark = NO_MOMENT if self.watermark_ms is None else self.watermark_ms

@@ -1,7 +1,11 @@
-"""Rows a task hands on: to the next operator of the batch, or to the sink.
+"""The outbox: rows that tasks emit, to the next stage of the batch or to the sink.
 
-What an operator's state does not say is kept here until it is delivered. Small output travels in
-the task's result; the driver writes it as one file. Larger output is a file of the task's own.
+Output that follows from state, such as an aggregation's, is read from the version that was
+committed. What a processor or a deduplication emits does not, so it has to be stored until it is
+delivered: the manifest names it, and a delivery that crashed is repeated with the same rows. A file
+for each task of a small batch would cost more than the batch. So small output travels in the
+task's result, and the driver writes that of all tasks as one file before the commit. Only larger
+output becomes a file of the task.
 """
 
 from __future__ import annotations
@@ -23,14 +27,14 @@ from holdfast.errors import Corruption
 
 _INLINE_BYTES = 256 << 10
 MOST_INLINE_BYTES = 64 << 20
-"""Of small deltas, and of emitted rows, in the results of a version's tasks."""
+"""How many bytes of small deltas, and of emitted rows, the results of a version's tasks carry."""
 _CHUNK_BYTES = 4 << 20
 _AT_HAND_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """The rows one task emitted: in `inline`, or in `size` bytes of a file from `offset` on."""
+    """The rows that one task emitted: in `inline`, or in `size` bytes of a file from `offset`."""
 
     partition: int
     rows: int = 0
@@ -41,7 +45,7 @@ class Emission:
     inline: bytes | None = None
 
     def json(self) -> dict[str, Any]:
-        """As a manifest names it. Requires: it is in a file."""
+        """The emission as a manifest stores it. Requires: it is in a file."""
         body = asdict(self)
         del body["inline"]
         return body
@@ -57,7 +61,7 @@ NOTHING = Emission(partition=-1)
 
 @dataclass(frozen=True)
 class Outbox:
-    """Where the tasks of one version put the rows they emit."""
+    """Stores the rows that the tasks of one version emit."""
 
     root: str
     version: int
@@ -65,12 +69,14 @@ class Outbox:
     options: Mapping[str, str] = field(repr=False)
     conf: StateStoreConf = StateStoreConf.empty
     inline_bytes: int = MOST_INLINE_BYTES
-    """How much of the rows of all tasks may be in their results."""
+    """How many bytes of rows the results of all tasks together may carry."""
 
     def emit(self, partition: int, tables: Iterable[pa.Table]) -> Emission:
-        """Put tables of one schema out for a partition. Their order stays.
+        """Emit tables of one schema for a partition, in their order.
 
-        They are written as they come: none is kept, and of what is written a few MB are in memory.
+        Each table is written as soon as `tables` yields it, so a processor may emit more rows than
+        fit into memory. Returns where the rows are. Raises Unavailable if the storage does not
+        answer.
         """
         most = min(_INLINE_BYTES, self.inline_bytes // self.partitions)
         with _Spool(most, self._open) as spool:
@@ -93,7 +99,7 @@ class Outbox:
 
 
 class _Spool:
-    """A file to write to: in memory up to `most` bytes, in a blob of the storage beyond them."""
+    """A file to write to, kept in memory up to `most` bytes and in a blob of the storage beyond."""
 
     def __init__(self, most: int, open_blob: Callable[[], tuple[str, BlobWriter]]) -> None:
         self._most = most
@@ -102,18 +108,18 @@ class _Spool:
         self._blob: BlobWriter | None = None
         self._hash = xxhash.xxh3_64()
         self.path: str | None = None
-        """The blob, None where all is held."""
+        """The blob's path; None while everything is in memory."""
         self.size = 0
         self.closed = False
 
     @property
     def held(self) -> bytes:
-        """What was written, where there is no blob."""
+        """What was written. Requires: there is no blob."""
         return bytes(self._held)
 
     @property
     def checksum(self) -> str:
-        """Of all that was written."""
+        """The checksum of everything written."""
         return self._hash.hexdigest()
 
     def write(self, data: bytes | memoryview | pa.Buffer) -> int:
@@ -133,10 +139,10 @@ class _Spool:
         self._blob.write(bytes(held))
 
     def flush(self) -> None:
-        """Nothing: what is held is written at the end."""
+        """Do nothing: `__exit__` writes what is left."""
 
     def close(self) -> None:
-        """Nothing: leaving the context ends it."""
+        """Do nothing: `__exit__` closes the blob."""
 
     def __enter__(self) -> _Spool:
         return self
@@ -150,7 +156,7 @@ class _Spool:
 
 
 def _write_stream(spool: _Spool, tables: Iterable[pa.Table]) -> int:
-    """Write tables as an Arrow stream, large ones in pieces; how many rows they have."""
+    """Write tables as an Arrow stream, large ones in pieces; return how many rows they have."""
     rows = 0
     writer: ipc.RecordBatchStreamWriter | None = None
     for table in tables:
@@ -167,7 +173,7 @@ def _write_stream(spool: _Spool, tables: Iterable[pa.Table]) -> int:
 
 
 def emit_if_small(partition: int, most_bytes: int, tables: Iterable[pa.Table]) -> Emission:
-    """What `Outbox.emit` gives, `NOTHING` where that is too much to travel in a result."""
+    """Like `Outbox.emit`, but only in the result: `NOTHING` if it is more than `most_bytes`."""
     kept, size = [], 0
     for table in tables:
         size += table.nbytes
@@ -179,9 +185,9 @@ def emit_if_small(partition: int, most_bytes: int, tables: Iterable[pa.Table]) -
 
 
 def small_bytes(partitions: int, inline_bytes: int) -> int:
-    """How much one of so many tasks may hand to the driver for it to deliver.
+    """How many bytes of rows each of `partitions` tasks may return for the driver to deliver.
 
-    `inline_bytes` is how much the results of all of them may hold.
+    `inline_bytes` is how many bytes of rows the results of all tasks may carry.
     """
     return min(_INLINE_BYTES, min(_AT_HAND_BYTES, inline_bytes) // partitions)
 
@@ -189,7 +195,7 @@ def small_bytes(partitions: int, inline_bytes: int) -> int:
 def write_emissions(
     storage: Storage, version: int, emitted: Sequence[Emission]
 ) -> tuple[Emission, ...]:
-    """The same rows, every one of them in a file: what is inline goes into one of its own."""
+    """Write inline rows to one file, and return the emissions with all rows in files."""
     if not any(part.inline for part in emitted):
         return tuple(part for part in emitted if part.rows)
     path = outbox_path(version, Runtime.system().new_id())
@@ -207,7 +213,7 @@ def write_emissions(
 
 @dataclass(frozen=True)
 class OutboxReader:
-    """Reads what the tasks of a version emitted; travels to the workers."""
+    """Reads what the tasks of a version emitted. It is pickled to the workers."""
 
     root: str
     options: Mapping[str, str] = field(repr=False)
@@ -216,14 +222,14 @@ class OutboxReader:
 
     @property
     def is_at_hand(self) -> bool:
-        """Whether every row came with the tasks' results, and they are few enough for a plan."""
+        """Whether all rows are inline, and few enough to be put into a plan of Spark."""
         size = sum(part.size for part in self.parts)
         return size <= _AT_HAND_BYTES and all(
             part != NOTHING and (part.inline is not None or not part.rows) for part in self.parts
         )
 
     def table(self) -> pa.Table | None:
-        """All rows, None where there are none."""
+        """All rows; None if there are none."""
         batches = [batch for part in self.parts if part.rows for batch in self._batches(part)]
         return pa.Table.from_batches(batches) if batches else None
 
@@ -234,7 +240,7 @@ class OutboxReader:
                 yield from self._batches(part)
 
     def _batches(self, part: Emission) -> Iterator[pa.RecordBatch]:
-        """A batch at a time: as few bytes are in memory as when they were written."""
+        """Yield one batch at a time, so that reading needs no more memory than writing did."""
         if part.inline is not None:
             source: Any = pa.py_buffer(part.inline)
         else:
@@ -243,10 +249,11 @@ class OutboxReader:
             yield from reader
 
     def _source(self, storage: Storage, part: Emission) -> Any:
-        """What a part's rows are read from. Refuses damage before the first row is handed on.
+        """Open a part for reading, after its checksum was verified.
 
-        A small part is fetched once; of a larger one no more than a chunk is in memory, so that it
-        is fetched to be checked, and again to be read.
+        A damaged part must fail before its first row is delivered. A small part is fetched once. A
+        larger one is fetched twice, to be checked and to be read, so that only a chunk of it is in
+        memory.
         """
         assert part.path is not None
         end = part.offset + part.size
@@ -268,13 +275,13 @@ class OutboxReader:
             found.update(piece)
         if found.hexdigest() != part.checksum:
             raise Corruption(
-                f"{part.path} in {self.root} does not hold the output that was written to it. The "
-                "version is committed; its output cannot be delivered again."
+                f"{part.path} in {self.root} is damaged: its checksum is wrong. The version is "
+                "committed, but its output cannot be delivered again."
             )
 
 
 class _BlobFile(io.RawIOBase):
-    """Bytes `start` to `stop` of a blob, as a file to read."""
+    """Bytes `start` to `stop` of a blob, as a readable file."""
 
     def __init__(self, storage: Storage, path: str, start: int, stop: int) -> None:
         self._storage, self._path = storage, path

@@ -1,4 +1,10 @@
-"""What a version gives to a sink, read from state: nothing is stored for it."""
+"""The output of a version, read from its state.
+
+An aggregation's output follows from the committed version, so nothing is stored for it and a
+repeated delivery reads the same rows: in update mode the version's delta, in append mode the groups
+whose index the version's eviction bound has passed, in complete mode everything. Evicted rows can
+still be read, because eviction only raises a bound in the manifest.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +19,10 @@ from holdfast.streams.tasks.task import StoreSpec
 
 @dataclass(frozen=True)
 class StoredOutput:
-    """What to read of a version: `mode` is update, append or complete.
+    """What to read from a version; `mode` is update, append or complete.
 
-    In append mode, rows whose index lies above `above` and at or below `upto` come out: those the
-    version evicted.
+    In append mode these are the rows that the version evicted: those whose index is above `above`,
+    the bound of the version before, and at or below `upto`.
     """
 
     store: StoreSpec
@@ -27,7 +33,7 @@ class StoredOutput:
 
 
 def read_output(output: StoredOutput, partition: int) -> Iterator[pa.Table]:
-    """One partition of a version's output, as tables of key and partial columns."""
+    """Read one partition of a version's output, as tables of key and partial columns."""
     reader = output.store.engine(partition).get_read_store(output.version)
     if output.mode == "complete":
         yield from reader.tables()

@@ -1,4 +1,10 @@
-"""What makes a PySpark worker process quick at small tasks."""
+"""What makes a PySpark worker process fast at small tasks.
+
+The tasks of a small batch take a few milliseconds, so the fixed costs that PySpark and Linux add to
+every task decide how many versions a query can make per second. Three of them can be avoided here:
+a full garbage collection after each task (`settle`), frequent collections during a task
+(`seldom_collecting`), and delayed acknowledgements on the connection to the JVM (`acknowledge`).
+"""
 
 from __future__ import annotations
 
@@ -18,10 +24,11 @@ _SELDOM = (50_000, 20, 100)
 
 @functools.cache
 def settle(kind: str) -> None:
-    """Spare the process the modules it has loaded when it looks for garbage.
+    """Exclude what is loaded now from later garbage collections.
 
-    PySpark collects garbage after every task, which takes longer than a small task itself. Called
-    at the end of the first task of a `kind`, when all it imports is there.
+    PySpark collects garbage after every task. With all of Arrow and numpy loaded, that takes longer
+    than a small task. Called at the end of the first task of each `kind`, when everything that such
+    a task imports is loaded; frozen objects are never looked at again.
     """
     gc.collect()
     gc.freeze()
@@ -29,13 +36,13 @@ def settle(kind: str) -> None:
 
 @contextmanager
 def seldom_collecting() -> Iterator[None]:
-    """Have Python look for garbage less often.
+    """Collect garbage less often inside the block.
 
-    A task makes many rows and keeps them for a while: with Python's own thresholds half its time
-    goes into looking at them again and again. Cycles are still found.
+    A task makes many rows and keeps them for a while. With Python's own thresholds it would spend
+    half its time traversing them again and again. Cycles are still found, only later.
     """
     before = gc.get_threshold()
-    if before[0]:  # whoever turned it off wants it off
+    if before[0]:  # the user has turned collection off
         gc.set_threshold(*_SELDOM)
     try:
         yield
@@ -44,11 +51,13 @@ def seldom_collecting() -> Iterator[None]:
 
 
 def acknowledge() -> None:
-    """Have Linux tell the JVM at once what has arrived from it.
+    """Send TCP ACKs to the JVM immediately (TCP_QUICKACK).
 
-    The JVM sends a task in two pieces, the second one only after the first was acknowledged, and
-    Linux takes 40 ms for that. Nothing happens where the two do not talk by TCP, nor where a
-    default timeout is set: Python would give it to the connection.
+    The JVM writes a task in two pieces. Its socket uses Nagle's algorithm, so it sends the second
+    piece only after the first one is acknowledged, and Linux delays that acknowledgement by 40 ms
+    in the hope of sending it along with data. Linux resets the option by itself, so it is set again
+    around each task. Nothing happens if the two processes are not connected by TCP, or if a default
+    timeout is set, which Python would apply to the connection as soon as it wraps it in a socket.
     """
     if socket.getdefaulttimeout() is not None:
         return
@@ -58,7 +67,7 @@ def acknowledge() -> None:
 
 @functools.cache
 def _connections() -> tuple[int, ...]:
-    """The file descriptors of the process's TCP connections, as far as Linux shows them."""
+    """The file descriptors of the process's TCP connections; none except on Linux."""
     if not hasattr(socket, "TCP_QUICKACK") or not _OWN_FILES.is_dir():
         return ()
     numbers = [int(entry.name) for entry in _OWN_FILES.iterdir()]
@@ -67,7 +76,7 @@ def _connections() -> tuple[int, ...]:
 
 
 def _with_socket(number: int, use: Callable[[socket.socket], T]) -> T | None:
-    """Use a socket that stays somebody else's; None for what is no socket, or none any more."""
+    """Call `use` with a socket that stays open; None if the descriptor is not a socket any more."""
     try:
         own = socket.socket(fileno=number)
     except OSError:

@@ -1,8 +1,9 @@
 """The watermarks of a query, by Spark's rules.
 
-A version knows three: rows at or below `late` are dropped, state at or below `evict` goes, and
-`next` is what its data brought about, used from the version after it. Late is the eviction
-watermark of the version before. All are in ms and only grow.
+A version has three. Rows at or below `late` are dropped, and state at or below `evict` is evicted.
+`next` is what the event times of its own rows lead to; the next version evicts by it. So a batch
+never evicts by its own event times, and `late` is the `evict` of the version before: a row is
+dropped only when its group may already have been delivered. All are in ms and never decrease.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """Where a query's event time stands.
+    """The watermarks of one version.
 
-    `inputs` is the watermark of each withWatermark of the query; `policy` ("min" or "max") says
-    how they make the query's. An input that has seen no row holds a "min" back.
+    `inputs` has the watermark of each withWatermark in the query, and `policy` ("min" or "max")
+    combines them. With "min", an input without rows holds the watermark back.
     """
 
     late_ms: int = 0
@@ -26,10 +27,10 @@ class Watermarks:
     policy: str = "min"
     inputs: tuple[int, ...] = field(default=())
     clock_ms: int = 0
-    """The time of the version by the clock; it never steps back."""
+    """The time of the version by the clock; it never decreases."""
 
     def following(self, now_ms: int = 0) -> Watermarks:
-        """The watermarks the version after this one runs with, at a time by the clock."""
+        """The watermarks of the next version, which runs at `now_ms` by the clock."""
         return replace(
             self,
             late_ms=self.evict_ms,
@@ -38,14 +39,14 @@ class Watermarks:
         )
 
     def waiting(self, now_ms: int) -> Watermarks:
-        """The same watermarks at a time by the clock: for a version that must not move them."""
+        """The same watermarks at a later time, for a version that must not change them."""
         return replace(self, clock_ms=max(self.clock_ms, now_ms))
 
     def observed(self, largest_ms: Sequence[int | None], delays_ms: Sequence[int]) -> Watermarks:
-        """After a batch in which each input saw event times up to `largest_ms` (None: no row).
+        """The watermarks after a batch whose inputs had event times up to `largest_ms`.
 
-        Where the query has another number of inputs than before, they begin anew, as in Spark; the
-        query's own watermark stays where it is.
+        None stands for an input without rows. If the query has another number of inputs than
+        before, they restart from 0, as in Spark; the query's combined watermark does not.
         """
         same = len(self.inputs) == len(delays_ms)
         known = self.inputs if same else (0,) * len(delays_ms)
@@ -70,11 +71,11 @@ class Watermarks:
 
     @property
     def is_tick_due(self) -> bool:
-        """Whether a version without data would evict by a later watermark than the last one."""
+        """Whether a version without data would evict by a later watermark than this one."""
         return self.next_ms > self.evict_ms
 
     def json(self) -> dict[str, Any]:
-        """The watermarks as a manifest keeps them."""
+        """The watermarks as a manifest stores them."""
         return {
             "late_ms": self.late_ms,
             "evict_ms": self.evict_ms,
@@ -86,7 +87,7 @@ class Watermarks:
 
     @classmethod
     def of(cls, body: Mapping[str, Any] | None) -> Watermarks:
-        """Those of a version; none have come yet where it names none."""
+        """The watermarks that a manifest stores; all 0 if it has none."""
         return cls() if body is None else cls.from_json(body)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""State that lives in this process's memory, for as long as it is needed."""
+"""Tasks whose state is in this process's memory, for as long as they run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from holdfast.streams.tasks.task import StoreSpec
 from holdfast.streams.watermark import Watermarks
 
 START, BATCH_ROWS = "_start", "_rows"
-"""Columns of structs: rows that the state starts with, and the others."""
+"""Struct columns: the rows of the initial state, and the other rows."""
 
 
 def empty_state(shapes: Mapping[str, StoreShape], partitions: int) -> Manifest:
-    """Version 0 of one operator's stores."""
+    """Version 0 of one operator's stores, without rows."""
     return first_version(
         {0: new_store_entries(shapes, partitions)},
         Runtime.system(),
@@ -43,13 +43,13 @@ class EmbeddedTask:
 
     task: Any
     start: Any = None
-    """The task of rows that the state starts with, where there are such."""
+    """The task for the rows of the initial state, if there are any."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What the task puts out for some rows, given in the order of their keys.
+        """Run the task over rows in the order of their keys, and yield what it emits.
 
-        With a `start` they come in the two columns START and BATCH_ROWS, as structs of which one is
-        null: first those that the state starts with, then the others.
+        With a `start`, the input has the two struct columns START and BATCH_ROWS, one of which is
+        null in each row: first come the rows of the initial state, then the others.
         """
         rows = iter(batches)
         first = next(rows, None)
@@ -75,7 +75,7 @@ class EmbeddedTask:
             MemoryStorage.forget(name)
 
     def _moved(self, root: str) -> tuple[Any, list[StoreSpec]]:
-        """The task on another root, and its stores there."""
+        """The task with its stores moved to another root, and those stores."""
         run_id = uuid4().hex
         changes: dict[str, Any] = {"outbox": replace(self.task.outbox, root=root)}
         if "stores" in {field.name for field in fields(self.task)}:
@@ -91,13 +91,13 @@ class EmbeddedTask:
 
 
 class _Halves:
-    """Record batches with START and BATCH_ROWS, cut where the rows begin, to be read in order."""
+    """Splits record batches with START and BATCH_ROWS where the rows begin; read them in order."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
 
     def starts(self) -> Iterator[pa.RecordBatch]:
-        """What the state starts with."""
+        """The rows of the initial state."""
         for batch in self._batches:
             count = batch.num_rows - batch.column(START).null_count
             yield _cells(batch.slice(0, count), START)

@@ -1,8 +1,9 @@
-"""The providers a worker process keeps open from one task to the next.
+"""The providers that a worker process keeps open from one task to the next.
 
-PySpark ends worker processes at will, so nothing runs here beside the tasks: at the beginning of
-one, now and then, the coordinator is asked which of the providers are still this executor's, and
-the others are closed.
+Opening a partition reads its manifest and maps its segments, which takes longer than a small task.
+PySpark ends worker processes without notice, so no background thread runs here. Instead, every ten
+seconds or so a task first asks the coordinator which providers still belong to this executor, and
+closes the others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from holdfast.store import StateStoreProvider
 
 VERIFY_EVERY_S = 10.0
 UNUSED_S = 60.0
-"""After so long without a task a provider of another run is closed where nobody can be asked."""
+"""Without a coordinator, a provider of another run is closed after so long without a task."""
 ProviderKey = tuple[str, StateStoreId]
 """A store in a run of a query."""
 
@@ -40,21 +41,21 @@ class OpenProviders:
         self._providers: dict[ProviderKey, StateStoreProvider] = {}
         self._used_at: dict[ProviderKey, float] = {}
         self._histories: dict[str, VersionLog] = {}
-        """By run what its providers read manifests from."""
+        """By run, the manifests that its providers share."""
         self._reported: dict[ProviderKey, int] = {}
-        """Of reported places, the version last opened here."""
+        """For each reported store, the version last opened here."""
         self._executor: Executor | None = None
         self._verified_at = clock()
 
     def arrive(self, executor: Executor | None) -> None:
-        """Say where the task about to run is; None where that is not known."""
+        """Note in which executor the next task runs; None if that is unknown."""
         self._executor = executor
 
     def tidy(self, run_id: str, coordinator: CoordinatorAddress | None) -> None:
-        """Close what moved on or belongs to a run that has stopped, if it is time to ask.
+        """Close providers whose partition has moved or whose run has stopped, if a check is due.
 
-        Where the coordinator cannot be reached, what another run has not used for a while goes.
-        Requires: no task is using a provider.
+        If the coordinator cannot be reached, providers of other runs that were not used for a while
+        are closed. Requires: no task is using a provider.
         """
         now, executor = self._clock(), self._executor
         if coordinator is None or executor is None or now - self._verified_at < VERIFY_EVERY_S:
@@ -75,10 +76,9 @@ class OpenProviders:
         coordinator: CoordinatorAddress | None,
         make: Callable[[], StateStoreProvider],
     ) -> StateStoreProvider:
-        """The provider of a place, made when it is not open yet.
+        """Return the provider of a store, made with `make` if it is not open yet.
 
-        Where there is nobody to ask, what other runs do not use any more is closed when one is
-        made.
+        Without a coordinator, making one also closes providers that other runs no longer use.
         """
         known = self._providers.get(place)
         if known is not None:
@@ -91,14 +91,14 @@ class OpenProviders:
         return made
 
     def _close_unused(self, run_id: str) -> None:
-        """Close what runs other than this one have not used for a while."""
+        """Close providers that runs other than this one have not used for a while."""
         since = self._clock() - UNUSED_S
         for place in list(self._providers):
             if place[0] != run_id and self._used_at[place] <= since:
                 self._close(place)
 
     def history(self, run_id: str, make: Callable[[], VersionLog]) -> VersionLog:
-        """The history that all providers of a run share, made for the first of them."""
+        """Return the manifests that all providers of a run share; the first one makes them."""
         known = self._histories.get(run_id)
         if known is None:
             known = self._histories[run_id] = make()
@@ -107,9 +107,10 @@ class OpenProviders:
     def report(
         self, place: ProviderKey, coordinator: CoordinatorAddress | None, version: int
     ) -> None:
-        """Tell the coordinator that this executor holds the place, open at a version.
+        """Report to the coordinator that this executor has a store open at a version.
 
-        Nothing is said where this process opened the version before: nobody had it meanwhile.
+        If this process also opened the version before, no other executor can have had the store
+        since, and the report is left out.
         """
         if coordinator is None or self._executor is None:
             return
@@ -123,7 +124,7 @@ class OpenProviders:
     def report_snapshot(
         self, place: ProviderKey, coordinator: CoordinatorAddress | None, version: int
     ) -> None:
-        """Tell the coordinator that the state of a version is in a snapshot."""
+        """Report to the coordinator that the state of a version is in a snapshot."""
         if coordinator is not None:
             asked = StateStoreCoordinatorRef.for_executor(coordinator)
             asked.report_snapshot_uploaded(_provider_id(place), version)
@@ -142,4 +143,4 @@ def _provider_id(place: ProviderKey) -> StateStoreProviderId:
 
 
 here = OpenProviders()
-"""Those of this process."""
+"""The providers of this process."""

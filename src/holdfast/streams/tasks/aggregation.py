@@ -1,4 +1,8 @@
-"""The part of an aggregation that runs where the state is: merge a batch into one partition."""
+"""The task of an aggregation: merges a batch into one partition of the state.
+
+Spark has already summed the batch up to one row of partial aggregates for each key, so a task
+reads, merges and writes each key once.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +29,12 @@ from holdfast.streams.tasks.task import (
 ROWS = "_rows"
 """How many input rows went into a row of partial aggregates."""
 _FEW_KEYS = 20_000
-"""Up to so many keys of all partitions are looked through for the driver to deliver."""
+"""In complete mode, tasks return the rows for the driver to deliver up to so many keys."""
 
 
 @dataclass(frozen=True)
 class BatchEffect:
-    """What a batch did to a store: its changed rows, the rows it took the place of, and counts."""
+    """What a batch did to a store: the changed rows, and counts of its input."""
 
     changed: pa.Table
     rows: int
@@ -40,11 +44,12 @@ class BatchEffect:
 
 @dataclass(frozen=True)
 class AggregationTask:
-    """Merges partial aggregates, one row a key, into state.
+    """Merges partial aggregates, one row for each key, into state.
 
-    Rows whose index is at or below `late` are dropped, state at or below `evict` goes; None for
-    either means that nothing is late or evicted. With an `outbox` the groups of `mode` are put
-    out for the next operator; without, few of them go to the driver with the result.
+    Rows whose index is at or below `late` are dropped, and state at or below `evict` is evicted;
+    None means that nothing is late or evicted. With an `outbox`, the groups that `mode` asks for
+    are emitted for the next stage. Without, they are emitted only if they are small enough for the
+    task's result, which spares the delivery from reading them from state.
     """
 
     store: StoreSpec
@@ -64,6 +69,7 @@ class AggregationTask:
         worked = self._work_in(store, table)
         emitted = self._emit(partition, store, worked.changed)
         updated_at = time.monotonic()
+        # Only now: evicting hides rows that were just emitted.
         evicted = 0 if self.evict is None else store.raise_evict_bound(self.evict)
         return prepare_result(
             store,
@@ -77,7 +83,7 @@ class AggregationTask:
         )
 
     def _work_in(self, store: TaskStore, table: pa.Table) -> BatchEffect:
-        """Merge a batch, one row a key, into the store."""
+        """Merge a batch, one row for each key, into the store."""
         table, late = self._without_late(table)
         if table.num_rows:
             store.update_many(
@@ -103,7 +109,7 @@ class AggregationTask:
         return emit_if_small(partition, most, self._groups(store, changed))
 
     def _groups(self, store: TaskStore, changed: pa.Table) -> Iterator[pa.Table]:
-        """What the mode gives to the next operator."""
+        """The rows that the output mode emits."""
         if self.mode == "complete":
             yield from store.tables()
         elif self.mode == "update":
@@ -111,7 +117,8 @@ class AggregationTask:
                 keys = changed.select(self.store.key_schema.names)
                 yield store.get_many(keys).drop_columns([FOUND])
         elif self.evict is not None:
-            # Not from `late` on: in complete mode, in which the query may have run, nothing goes.
+            # From the store's bound, not from `late`: if the query ran in complete mode before, the
+            # watermark has grown without evicting, and those groups are still to be emitted.
             yield from store.evicted_tables(store.evict_bound, self.evict)
 
 

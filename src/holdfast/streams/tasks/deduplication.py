@@ -1,4 +1,4 @@
-"""The part of a deduplication that runs where the state is: which rows are new."""
+"""The task of a deduplication: finds the rows whose keys are new."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ SEEN = "seen"
 
 @dataclass(frozen=True)
 class DeduplicationTask:
-    """Puts out the first row of each key that state does not know, and keeps its key.
+    """Emits the first row of each key that is not in state, and stores the key.
 
-    `columns` are those put out, `time` the one rows are late by. With `delay_ms` a key is
-    forgotten once the watermark has come that far beyond its row's time; without, when `evict`
-    reaches the time in the key.
+    `columns` are the columns to emit, and `time` is the event time that decides whether a row is
+    late. With `delay_ms` a key expires once the watermark is that far beyond its row's event time.
+    Without, it is evicted when `evict` reaches the event time in the key, because every later row
+    with that key would be late.
     """
 
     store: StoreSpec
@@ -45,7 +46,7 @@ class DeduplicationTask:
     evict: int | None = None
 
     def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
-        """Put out one partition's new rows and prepare the next version."""
+        """Emit one partition's new rows and prepare the next version."""
         table = read_input(self.store, partition, schema, batches)
         store = self.store.open(partition, self.base_version)
         started = time.monotonic()

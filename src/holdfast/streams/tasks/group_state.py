@@ -1,4 +1,4 @@
-"""The part of applyInPandasWithState that runs where the state is: a function, key by key."""
+"""The task of applyInPandasWithState: calls the user's function for each key."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from holdfast.types import Field, Row, Schema, StructType, parse_schema
 STORE = "state"
 STATE, TIMEOUT = "state", "timeout_ms"
 _KEYS_AT_A_TIME = 50_000
-"""Keys whose time is over, handled at a time."""
+"""How many timed-out keys are handled at a time."""
 
 
 def held_as(state: Schema) -> Variable:
-    """What is kept for each key: the state, null where there is none, and when its time is over."""
+    """What is stored for each key: the state (null if it has none), and when the key times out."""
     field = Field(STATE, StructType(state.fields), True)
     timeout = parse_schema(f"{TIMEOUT} long").fields
     return Variable(STORE, "value", Schema(StructType((field, *timeout))))
 
 
 class KeyState(Protocol):
-    """The state of a key as the function gets it, and what the function did to it."""
+    """The state of a key that the function gets, and what the function did to it."""
 
     @property
     def value(self) -> Row | None:
-        """What it holds now."""
+        """The current value."""
         ...
 
     @property
@@ -51,7 +51,7 @@ class KeyState(Protocol):
 
     @property
     def timeout_ms(self) -> int | None:
-        """When its time is over, if that was set in this call."""
+        """When the key times out, if the function set that in this call."""
         ...
 
 
@@ -60,9 +60,9 @@ Function = Callable[[tuple[Any, ...], Iterable[Any], KeyState], Iterable[Any]]
 
 @dataclass(frozen=True)
 class GroupStateTask:
-    """Calls a function for one partition's keys: those with rows, then those whose time is over.
+    """Calls a function for one partition's keys: those with rows, then those that timed out.
 
-    `new_state(value, has_timed_out)` makes what the function gets as state.
+    `new_state(value, has_timed_out)` makes the state object that the function gets.
     """
 
     store: StoreSpec
@@ -71,7 +71,7 @@ class GroupStateTask:
     new_state: Callable[[Row | None, bool], KeyState]
     variable: Variable
     keys: tuple[str, ...]
-    """The columns of the grouping key, as the input has them."""
+    """The names of the key columns in the input."""
     rows: PandasFrames
     clock: Clock
     outbox: Outbox
@@ -82,7 +82,7 @@ class GroupStateTask:
 
 
 class _Run:
-    """One task under way."""
+    """One run of a task over a partition."""
 
     def __init__(self, task: GroupStateTask, partition: int) -> None:
         self._task = task
@@ -93,7 +93,7 @@ class _Run:
         self._names = list(task.store.key_schema.names)
         self._timeout_name = task.store.value_schema.names[1]
         self._next_ms: int | None = None
-        """The earliest timeout of keys that were not called for theirs, or set a new one then."""
+        """The earliest timeout that is still to come."""
 
     def run(self, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
         task = self._task
@@ -115,7 +115,7 @@ class _Run:
 
     @property
     def _due_ms(self) -> int | None:
-        """A time is over only after the moment set for it."""
+        """The next timeout by the clock; a key times out only after its time, so one ms later."""
         is_by_clock = self._task.clock.mode == PROCESSING_TIME
         return self._next_ms + 1 if is_by_clock and self._next_ms is not None else None
 
@@ -132,11 +132,11 @@ class _Run:
         for at, key in enumerate(self._tuples(keys)):
             parts = chain((rows[bounds[at] : bounds[at + 1]],), map(style.rows, groups.rest))
             yield from self._call(keys, at, key, style.group(parts))
-            deque(groups.rest, maxlen=0)  # what the function did not read
+            deque(groups.rest, maxlen=0)  # skip what the function did not read
         self._held.end()
 
     def _time_out(self) -> Iterator[Any]:
-        """Call the function for every key whose time is over."""
+        """Call the function for every key that has timed out."""
         now = self._task.clock.now_ms
         if now is None:
             return
@@ -153,7 +153,7 @@ class _Run:
             self._held.end()
 
     def _over(self, now: int) -> Iterator[pa.Table]:
-        """The keys whose time is over; notes when the next one's is."""
+        """The keys that have timed out; notes the next timeout."""
         for table in self._store.tables():
             moments = table.column(self._timeout_name)
             is_over = pc.less(moments, now)
@@ -182,7 +182,7 @@ class _Run:
         *,
         has_timed_out: bool = False,
     ) -> Iterator[Any]:
-        """Call the function for a key, and keep what it made of the state."""
+        """Call the function for a key, and store its changes to the state."""
         self._cursor.at = at
         held = self._held.get()
         try:

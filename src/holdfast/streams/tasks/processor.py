@@ -1,4 +1,4 @@
-"""The part of a custom operator that runs where the state is: the user's processor, key by key."""
+"""The task of a custom operator: runs the user's processor for each key."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from holdfast.streams.stores.contract import TaskStore
 from holdfast.streams.tasks.task import StoreSpec, TaskResult, millis_since
 
 _KEYS_AT_A_TIME = 50_000
-"""Keys with a timer that is due, whose state is read at a time."""
+"""How many keys with due timers are handled at a time."""
 
 
 class RowStyle(Protocol):
-    """How a processor gets rows and gives them back; travels to the workers."""
+    """The form in which a processor takes and returns rows. It is pickled to the workers."""
 
     def rows(self, batch: pa.RecordBatch) -> Any:
-        """The rows of a batch, to be cut by slices."""
+        """The rows of a batch, which slices cut into groups."""
         ...
 
     def group(self, parts: Iterator[Any]) -> Iterator[Any]:
-        """What the processor gets of a group whose rows come in some parts."""
+        """What the processor gets for a group whose rows come in several parts."""
         ...
 
     def tables(self, results: Iterator[Any]) -> Iterator[pa.Table]:
-        """Tables of what the processor gave."""
+        """What the processor returned, as tables."""
         ...
 
 
@@ -54,13 +54,13 @@ class ProcessorTask:
     base_version: int
     processor: Any
     keys: tuple[str, ...]
-    """The columns of the grouping key, as the input has them."""
+    """The names of the key columns in the input."""
     rows: RowStyle
     clock: Clock
     outbox: Outbox
     query: QueryInfo
     event_time: str | None = None
-    """The output's column of event times that the operators after it go by."""
+    """The output's event-time column, if later operators use the watermark."""
 
     @property
     def store(self) -> StoreSpec:
@@ -74,16 +74,17 @@ class ProcessorTask:
         batches: Iterable[bytes],
         start: tuple[ProcessorTask, bytes, Iterable[bytes]] | None = None,
     ) -> TaskResult:
-        """Give one partition's rows and due timers to the processor; prepare the next version.
+        """Call the processor with one partition's rows and due timers; prepare the next version.
 
-        With `start`, the rows of that task come first, as what the state begins with.
+        `start` is the task of the initial state with its input, if it runs together with the first
+        rows.
         """
         return _Run(self, partition).run(schema, batches, start)
 
 
 @dataclass(frozen=True)
 class InitialTask:
-    """Gives rows that the state starts with to a processor, before its first batch."""
+    """Calls a processor with the rows of its initial state, before the first batch."""
 
     task: ProcessorTask
 
@@ -94,16 +95,16 @@ class InitialTask:
 
     @property
     def base_version(self) -> int:
-        """The version it starts from."""
+        """The version whose state the task reads."""
         return self.task.base_version
 
     def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
-        """Give one partition's rows to the processor and prepare the first version."""
+        """Call the processor with one partition's rows and prepare the first version."""
         return _Run(self.task, partition).fill(schema, batches)
 
 
 class _Run:
-    """One task under way."""
+    """One run of a task over a partition."""
 
     def __init__(self, task: ProcessorTask, partition: int) -> None:
         self._task = task
@@ -130,7 +131,7 @@ class _Run:
         batches: Iterable[bytes],
         start: tuple[ProcessorTask, bytes, Iterable[bytes]] | None,
     ) -> TaskResult:
-        """Handle what the state starts with, if that is given; input rows; due timers."""
+        """Handle the initial state, if there is one, then the input rows, then due timers."""
         reader = self._reader(self._task, schema, batches, self._task.clock.late)
         results = self._results(reader)
         if start is not None:
@@ -140,7 +141,7 @@ class _Run:
         return self._worked(reader, results)
 
     def fill(self, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
-        """Handle the rows that the state starts with."""
+        """Handle the rows of the initial state."""
         reader = self._reader(self._task, schema, batches)
         return self._worked(reader, self._started_with(self._task, reader))
 
@@ -155,7 +156,7 @@ class _Run:
         return GroupReader(schema, batches, task.keys, self._partition, partitions, late)
 
     def _worked(self, reader: GroupReader, results: Iterator[Any]) -> TaskResult:
-        """Have the processor work, and prepare the next version."""
+        """Run the processor over `results`, which calls it, and prepare the next version."""
         task = self._task
         started = time.monotonic()
         task.processor.init(self._handle)
@@ -191,20 +192,20 @@ class _Run:
         )
 
     def _checked(self, table: pa.Table) -> pa.Table:
-        """Output without event times that are late where it goes."""
+        """Reject output that the operators after this one would drop as late."""
         name = self._task.event_time
         if name is not None:
             times = table.column(name).cast(pa.int64())
             if pc.any(pc.less_equal(times, self._task.clock.late_ms * 1000)).as_py():
                 raise InvalidArgument(
-                    f"The processor gave a row whose {name!r} is not after the watermark: the "
-                    "operators after it would not count it. Compare times with "
+                    f"The processor returned a row whose {name!r} is not after the watermark, so "
+                    "the operators after it would drop it. Compare times with "
                     "timerValues.getCurrentWatermarkInMs() first."
                 )
         return table
 
     def _next_due(self) -> int | None:
-        """The next moment at which a timer fires or an entry ends, where the clock decides."""
+        """The next time by the clock at which a timer fires or an entry expires."""
         clock = self._task.clock
         if clock.mode != PROCESSING_TIME:
             return None
@@ -219,7 +220,7 @@ class _Run:
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _figures(self) -> dict[str, int]:
-        """Spark's own figures of such an operator; those of the query are counted once."""
+        """Spark's metrics for such an operator; those of the query come from partition 0 alone."""
         figures = {
             "numRegisteredTimers": self._handle.registered,
             "numDeletedTimers": self._handle.unregistered,
@@ -240,7 +241,10 @@ class _Run:
         return [*self._handle.states, *timers]
 
     def _expire(self) -> None:
-        """Hide the entries whose time is over."""
+        """Remove expired entries before any call, so that no processor sees one.
+
+        Expiry is a bound that every read applies: no entry is rewritten for it.
+        """
         now = self._task.clock.now_ms
         for name, variable in self._handle.variables.items():
             if now is not None and variable.ttl_ms is not None:
@@ -255,14 +259,14 @@ class _Run:
         yield from self._fire()
 
     def _started_with(self, task: ProcessorTask, reader: GroupReader) -> Iterator[Any]:
-        """Nothing comes out of it. The columns are those of `task`."""
+        """Call the processor with initial rows in the form of `task`; it emits nothing."""
         processor, cursor = self._task.processor, self._cursor
         for groups in reader:
             keys = groups.keys(task.keys).rename_columns([*self._key_names, HASH])
             rows, bounds = task.rows.rows(groups.batch), groups.starts.tolist()
             self._begin(keys)
             if task.clock.mode == EVENT_TIME:
-                cursor.expires_from = None  # there is no watermark yet to count from
+                cursor.expires_from = None  # there is no watermark yet to count a TTL from
             for at, key in enumerate(_key_rows(keys, self._key_names)):
                 cursor.at = at
                 part = rows[bounds[at] : bounds[at + 1]]
@@ -298,11 +302,11 @@ class _Run:
                 note_key(error, keys, at)
                 raise
             if not is_whole:
-                deque(groups.rest, maxlen=0)  # what the processor did not read
+                deque(groups.rest, maxlen=0)  # skip what the processor did not read
         self._end()
 
     def _parts(self, first: Any, rest: Iterator[pa.RecordBatch]) -> Iterator[Any]:
-        """A group too large for one batch: its first part, and then the others."""
+        """The parts of a group that is too large for one batch."""
         yield first
         for batch in rest:
             times = self._largest_times(batch, np.array([0, batch.num_rows]))
@@ -311,13 +315,13 @@ class _Run:
             yield self._task.rows.rows(batch)
 
     def _largest_times(self, batch: pa.RecordBatch, starts: Numbers) -> list[int] | None:
-        """The largest event time of each group in ms; None where it is not asked for."""
+        """The largest event time of each group in ms, if a TTL is counted from it."""
         clock = self._task.clock
         if clock.mode != EVENT_TIME or clock.time_column is None or not self._has_ttl:
             return None
         numbers = index_numbers(batch.column(clock.time_column))
         assert numbers is not None
-        # A row without a time counts as one at the watermark.
+        # a null time counts as the watermark
         numbers = np.where(numbers == NEVER, (clock.watermark_ms or 0) * 1000, numbers)
         largest: list[int] = (np.maximum.reduceat(numbers, starts[:-1]) // 1000).tolist()
         return largest
@@ -329,7 +333,7 @@ class _Run:
     # -- timers --------------------------------------------------------------------------------
 
     def _fire(self) -> Iterator[Any]:
-        """Call the processor for every timer that is due, a key's earliest first."""
+        """Call the processor for every due timer, in the order of time within a key."""
         now, timers = self._task.clock.now_ms, self._timers
         if now is None or timers is None:
             return
@@ -353,7 +357,7 @@ class _Run:
             yield from self._fire_some(keys, owners.tolist(), moments[picked].tolist())
 
     def _hashed(self, keys: pa.Table) -> pa.Table:
-        """Grouping keys with their hashes, as input brings them."""
+        """Grouping keys with their hashes, as in the input."""
         hasher = self._task.stores[TIMERS].shape.prefix_shape.hasher
         columns = [column.combine_chunks() for column in keys.columns]
         return keys.append_column(HASH, pa.array(hasher.hash_columns(columns)))
@@ -399,7 +403,7 @@ class _Run:
 
 
 def note_key(error: BaseException, keys: pa.Table, at: int) -> None:
-    """Say which key it was, by its hash: a key may be nobody's business."""
+    """Add the key's hash to an error; the key itself may be confidential."""
     if HASH in keys.column_names:
         number = keys.column(HASH)[at].as_py() & (1 << 64) - 1
         error.add_note(f"While the processor handled the key with the hash {number:016x}.")

@@ -1,4 +1,4 @@
-"""The part of a change of state columns that runs where the state is."""
+"""The task that rewrites a store whose value columns have changed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from holdfast.streams.tasks.task import StoreSpec
 
 @dataclass(frozen=True)
 class RewriteTask:
-    """Writes a store's rows anew, with the value columns of `store`, for the next version.
+    """Rewrites a store's rows with the value columns of `store`, for the next version.
 
-    A column keeps what it held under its name; one that is new holds what `empty` says, a table
-    of one row, or null without it.
+    A column keeps the values it has under its name. A new column is filled from `empty`, a table of
+    one row, or with null if that is None.
     """
 
     store: StoreSpec
@@ -28,7 +28,7 @@ class RewriteTask:
     empty: pa.Table | None
 
     def run(self, partition: int) -> PreparedPartition:
-        """Write one partition."""
+        """Rewrite one partition."""
         spec, runtime = self.store, Runtime.system()
         storage = open_storage(spec.root, spec.options, spec.conf)
         manifest = VersionLog(storage, runtime).load(self.version)

@@ -1,8 +1,10 @@
-"""The part of a session aggregation that runs where the state is.
+"""The task of a session aggregation.
 
-A session is keyed by its group, its start and its end; the group's columns are the store's prefix,
-so that all sessions of a group lie side by side. A batch's sessions are joined with those of
-state they overlap or touch: the old ones go, the joined one is put, its partials merged.
+A session's key is its group, its start and its end. The group's columns are the store's prefix, so
+all sessions of a group are stored side by side and one prefix read finds those that a batch may
+touch. Sessions of the batch and of state that overlap or touch are joined: the old keys are
+removed, because a session's bounds are part of its key, and the joined session is put with its
+partials merged.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from holdfast.streams.tasks.aggregation import ROWS, AggregationTask, BatchEffec
 
 @dataclass(frozen=True)
 class SessionTask(AggregationTask):
-    """Joins a batch's sessions, one row each, with those in state; Spark dropped the late rows."""
+    """Joins a batch's sessions, one row each, with those in state. Spark has dropped late rows."""
 
     def _work_in(self, store: TaskStore, table: pa.Table) -> BatchEffect:
         if not table.num_rows:
@@ -29,7 +31,7 @@ class SessionTask(AggregationTask):
         return BatchEffect(changed, row_count(table), gone=gone)
 
     def _join(self, store: TaskStore, table: pa.Table) -> tuple[pa.Table, int]:
-        """Put the joined sessions; they, and how many of state they took the place of."""
+        """Put the joined sessions; return them, and how many sessions of state they replaced."""
         names = self.store.key_schema.names
         group, start, end = names[:-2], names[-2], names[-1]
         known = store.prefix_table(table.select([HASH]))
@@ -63,7 +65,7 @@ class SessionTask(AggregationTask):
 
 @dataclass(frozen=True)
 class _SessionGroups:
-    """Rows in order of group and start, cut into sessions; only those with a row of the batch.
+    """Rows in the order of group and start, cut into sessions that have a row of the batch.
 
     Session i is made of `rows[firsts[i] : firsts[i] + sizes[i]]` and ends at `ends[i]`.
     """
@@ -75,7 +77,7 @@ class _SessionGroups:
     known: int
 
     def stale(self, starts: Numbers, ends: Numbers) -> Numbers:
-        """The rows of state whose session has another start or end now."""
+        """The rows of state whose session now has another start or end."""
         session = np.repeat(np.arange(len(self.sizes)), self.sizes)
         within = np.arange(len(session)) - np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
         members = self.rows[self.firsts[session] + within]
@@ -86,7 +88,11 @@ class _SessionGroups:
 
 
 def _joined(group: list[pa.Array], starts: Numbers, ends: Numbers, known: int) -> _SessionGroups:
-    """Cut rows into sessions; the first `known` rows are those of state."""
+    """Cut rows into sessions; the first `known` rows are those of state.
+
+    Within a group, in the order of starts, a row opens a session if it starts after everything
+    before it has ended. The running maximum of the ends finds that without a loop over rows.
+    """
     codes = codes_of(group)
     order = np.lexsort((starts, codes))
     code, start, end = codes[order], starts[order], ends[order]
@@ -101,7 +107,11 @@ def _joined(group: list[pa.Array], starts: Numbers, ends: Numbers, known: int) -
 
 
 def _running_max(code: Numbers, values: Numbers) -> Numbers:
-    """The largest value so far within each run of equal codes; codes ascend."""
+    """The largest value so far within each run of equal codes; codes ascend.
+
+    Adding `code * n` to the rank of each value lifts every run above the one before it, so one
+    maximum over all rows never carries a value from one group into the next.
+    """
     distinct, rank = np.unique(values, return_inverse=True)
     lifted = np.maximum.accumulate(code * len(distinct) + rank)
     return distinct[lifted - code * len(distinct)]

@@ -1,7 +1,9 @@
-"""The part of an aggregation over sliding windows that runs where the state is.
+"""The task of an aggregation over sliding windows.
 
-Spark sums up a batch by *panes*, pieces of time that every window is made of. A row goes into one
-pane, but into many windows; so rows are dealt out to windows here, after they were summed up.
+A row belongs to many overlapping windows, and Spark would copy it into each of them before it
+aggregates. Here Spark sums the batch up by *panes* instead: the longest pieces of time that all
+windows consist of, so that a row belongs to exactly one. The task then merges each pane into the
+windows that contain it. There are far fewer panes than rows, so copying is cheap there.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from holdfast.streams.tasks.aggregation import ROWS, AggregationTask, BatchEffec
 
 _MOST_PAIRS = 2**62
 _MOST_PANES = 64
-"""Windows of more panes than this are left to Spark: tasks would make too many rows at once."""
+"""Windows of more panes are left to Spark: a task would hold too many rows at once."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +41,20 @@ class SlidingWindows:
 
     @property
     def pane_us(self) -> int:
-        """How long the longest pieces are that all windows are made of."""
+        """The length of a pane: windows start and end only at its multiples, from `start_us`."""
         return math.gcd(self.length_us, self.slide_us)
 
     @property
     def is_by_pane(self) -> bool:
-        """Whether rows may be summed up by panes: windows overlap, and are made of few."""
+        """Whether rows may be summed up by panes: windows overlap and consist of few panes."""
         return self.slides and self.length_us // self.pane_us <= _MOST_PANES
 
     def newest(self, panes: Numbers) -> Numbers:
-        """The starts of the last windows that panes are in."""
+        """The starts of the last windows that contain panes, given by their starts."""
         return panes - (panes - self.start_us) % self.slide_us
 
     def windows(self, panes: Numbers) -> tuple[Numbers, Numbers]:
-        """The windows that panes, given by their starts, are in: numbers of panes, starts."""
+        """The windows that contain panes: pairs of a pane's position and a window's start."""
         newest = self.newest(panes)
         many = -(-self.length_us // self.slide_us)
         starts = newest[:, None] - np.arange(many) * self.slide_us
@@ -62,9 +64,9 @@ class SlidingWindows:
 
 @dataclass(frozen=True)
 class SlidingTask(AggregationTask):
-    """Deals out panes to windows, then does what every aggregation does.
+    """Merges panes into windows, and then windows into state as every aggregation does.
 
-    The last two key columns are a window's start and end; the input has a pane's there.
+    The last two key columns are the start and end of a window, but of a pane in the input.
     """
 
     sliding: SlidingWindows | None = None
@@ -80,7 +82,7 @@ class SlidingTask(AggregationTask):
         return replace(worked, rows=row_count(table) - late, late_rows=late)
 
     def _late_rows(self, table: pa.Table) -> int:
-        """How many rows come too late for every window they are in."""
+        """How many rows are late for every window that contains them."""
         if self.late is None or not table.num_rows:
             return 0
         panes = index_numbers(table.column(self.store.key_schema.names[-2]).combine_chunks())
@@ -115,7 +117,7 @@ class SlidingTask(AggregationTask):
 
 
 def _paired(left: Numbers, right: Numbers) -> Numbers:
-    """A number for each of some pairs, the same for equal ones."""
+    """A number for each pair, equal for equal pairs."""
     lowest, spread = int(right.min()), int(right.max()) - int(right.min()) + 1
     if (int(left.max()) + 1) * spread > _MOST_PAIRS:
         distinct, right = np.unique(right, return_inverse=True)

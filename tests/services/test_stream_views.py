@@ -198,7 +198,7 @@ def test_the_operator_to_be_shown_may_be_chosen(in_dynamodb: Stream) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"viewVariable": "seen"}, "shows a value state.*'seen' is none; there are total"),
+        ({"viewVariable": "seen"}, "shows a value state.*'seen' is not one; there are total"),
         ({"viewVariable": "nothing"}, "the processor has total .value., seen .list."),
         ({"viewOperator": "1"}, "the query has the operators 0 to 0"),
         ({"view": "redis://host/table"}, "A view is at cassandra://"),

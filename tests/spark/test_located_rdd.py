@@ -220,7 +220,7 @@ def test_the_driver_warns_once_when_no_worker_reports(caplog: pytest.LogCaptureF
     for _ in range(3):
         assert rdd._offers() == [None, None]
     (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "No executor has told the StateStoreCoordinator" in warning.message
+    assert "No executor has reported to the StateStoreCoordinator" in warning.message
 
 
 def test_an_executor_whose_tasks_others_took_gets_none_for_a_while(

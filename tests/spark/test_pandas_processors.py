@@ -39,11 +39,14 @@ def test_state_to_start_with_comes_as_dataframes(spark: SparkSession, tmp_path: 
     ("given", "message"),
     [
         ("secret", "gave str, not a pandas.DataFrame"),
-        (pd.DataFrame({"id": ["secret"], "what": ["a"], "n": [1]}), "without the column 'total'"),
+        (
+            pd.DataFrame({"id": ["secret"], "what": ["a"], "n": [1]}),
+            "without the output's column 'total'",
+        ),
         (pd.DataFrame([["secret", "a", 1]]), "3 columns without names"),
         (
             pd.DataFrame({"id": ["a"], "what": ["a"], "n": ["secret"], "total": [1.0]}),
-            "'n' of what the processor gave is object in pandas and cannot be converted to int64",
+            "'n' that the processor returned is object in pandas and cannot be converted to int64",
         ),
     ],
 )

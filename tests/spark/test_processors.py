@@ -295,8 +295,8 @@ def test_an_arrow_processor_gives_what_one_of_rows_gives(
         (lambda h: h.getValueState("a/../b", "v long"), "cannot be used"),
         (lambda h: h.getValueState("$a", "v long"), "start with"),
         (lambda h: h.getMapState("a", "m map<int, int>", "v long"), "cannot be a key"),
-        (lambda h: h.registerTimer(5), "registerTimer was called, and the time mode is None"),
-        (lambda h: h.getValueState("a", "v long").get(), "no key: in init"),
+        (lambda h: h.registerTimer(5), "registerTimer was called, but the time mode is None"),
+        (lambda h: h.getValueState("a", "v long").get(), "without a key: in init"),
         (lambda h: h.getValueState("a", "v lung"), "v lung|lung"),
     ],
 )

@@ -91,7 +91,7 @@ def test_damage_is_told_before_the_first_row(tmp_path: Path) -> None:
     body = bytearray(file.read_bytes())
     body[-100] ^= 1
     file.write_bytes(body)
-    with pytest.raises(Corruption, match="does not hold the output"):
+    with pytest.raises(Corruption, match="its checksum is wrong"):
         next(OutboxReader(str(tmp_path), {}, (emitted,)).read(0))
 
 
@@ -120,7 +120,7 @@ def test_output_that_was_cut_is_told_before_the_first_row(tmp_path: Path, rows: 
     assert emitted.path is not None
     file = tmp_path / emitted.path
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(Corruption, match="does not hold the output"):
+    with pytest.raises(Corruption, match="its checksum is wrong"):
         next(OutboxReader(str(tmp_path), {}, (emitted,)).read(0))
 
 

@@ -133,10 +133,10 @@ def test_output_of_many_types_comes_back() -> None:
     ("given", "message", "is_strict"),
     [
         ({"a": [1]}, "gave dict, not a pandas.DataFrame", False),
-        (pd.DataFrame({"b": [1]}), "without the column 'a'", False),
+        (pd.DataFrame({"b": [1]}), "without the output's column 'a'", False),
         (pd.DataFrame({"a": ["secret"]}), "'a' .* is object in pandas .* to int64", False),
         (pd.DataFrame({"a": [1.5]}), "'a' .* is float64 in pandas .* to int64", False),
-        (pd.DataFrame({"a": [1], "b": [2]}), "of 2 columns, and the output has 1: a", True),
+        (pd.DataFrame({"a": [1], "b": [2]}), "of 2 columns, but the output has 1: a", True),
     ],
 )
 def test_what_does_not_fit_is_refused(given: Any, message: str, is_strict: bool) -> None:
@@ -161,5 +161,5 @@ def test_whole_numbers_are_no_decimals() -> None:
     style = _style("a decimal(10,2)")
     (table,) = style.tables(iter([pd.DataFrame({"a": [Decimal(5)]})]))
     assert table.column("a").to_pylist() == [Decimal("5.00")]
-    with pytest.raises(InvalidArgument, match="'a' of what the processor gave is int64"):
+    with pytest.raises(InvalidArgument, match="'a' that the processor returned is int64"):
         list(style.tables(iter([pd.DataFrame({"a": [5]})])))

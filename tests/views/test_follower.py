@@ -166,7 +166,9 @@ def test_what_failed_is_made_good_by_the_next_commit(
     with _open(tmp_path) as db:
         _put(db, {"a": 1, "b": 1})
         kept.fails_at = where
-        with pytest.raises(Unavailable, match=r"Version 2 of .* is committed, and its view is not"):
+        with pytest.raises(
+            Unavailable, match=r"Version 2 of .* is committed, but its view is out of date"
+        ):
             _put(db, {"a": 2, "c": 2})
         assert db.version == 2
         assert db.get(("a",)) == (2,)

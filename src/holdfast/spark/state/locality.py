@@ -1,4 +1,16 @@
-"""Tasks go where their state is: what a stage's tasks run through."""
+"""Locality: Spark runs each task of a stage on the executor that has its partition open.
+
+A worker keeps the partitions it worked on open, with their newest rows in memory, so it is the
+fastest place for the next version. Tasks report what they hold to a coordinator on the driver. The
+driver asks it for each partition's holder and passes that to Spark as the preferred location of the
+task. Only an RDD can have preferred locations, and PySpark cannot define one that has. So the rows
+go through `LocatedRDD`, a small Java class (`interop.located_java`) that delegates to its parent
+and answers `getPreferredLocations`.
+
+Locations are hints. A task that runs elsewhere opens the partition from the root and becomes its
+holder; results do not depend on it. So everything here may fail or be switched off, and only speed
+suffers.
+"""
 
 from __future__ import annotations
 
@@ -35,27 +47,27 @@ _ONLY_EXECUTOR = Executor("localhost", "driver")
 
 @dataclass
 class Locality:
-    """How tasks of an application find the executors that hold their state.
+    """Finds the executors that hold the state of an application's tasks.
 
-    Without `coordinator` nobody is told who holds what; without `java` Spark places tasks as it
-    likes, which loses nothing where there is one executor.
+    Without `coordinator`, nobody knows which executor holds what. Without `java`, Spark places
+    tasks freely, which costs nothing if there is only one executor.
     """
 
     session: SparkSession
     coordinator: StateStoreCoordinatorRef | None = None
     java: Placement | None = None
     executor: Executor | None = None
-    """The executor there is, on a local master."""
+    """The only executor, with a local master."""
     _alive: tuple[float, list[str]] = field(default=(0.0, []), init=False)
     _offered: dict[int, list[str | None]] = field(default_factory=dict, init=False)
-    """What Spark was told last, by operator."""
+    """The locations last passed to Spark, by operator."""
     _busy: dict[str, float] = field(default_factory=dict, init=False)
-    """Executors to be spared, and until when."""
+    """Executors to avoid, and until when."""
     _has_warned: bool = field(default=False, init=False)
 
     @classmethod
     def of(cls, session: SparkSession, conf: StateStoreConf) -> Locality:
-        """What this application can do, and its settings want. Warns where it can do less."""
+        """Set locality up as the settings ask. Warns if this application cannot have it."""
         if conf.locality == "off":
             return cls(session)
         context = session.sparkContext
@@ -66,7 +78,7 @@ class Locality:
             bind_address = seam.sessions.application_setting(session, "spark.driver.bindAddress")
         java = None if is_local else seam.tasks.located(session)
         if java is None and not is_local:
-            return cls(session)  # tasks could not say which executor they are in
+            return cls(session)  # tasks could not report which executor they run in
         try:
             ref = StateStoreCoordinatorRef.for_driver(
                 context.applicationId, host, bind_address=bind_address
@@ -83,11 +95,11 @@ class Locality:
 
     @property
     def address(self) -> CoordinatorAddress | None:
-        """What tasks reach the coordinator by."""
+        """The address at which tasks reach the coordinator."""
         return None if self.coordinator is None else self.coordinator.address
 
     def executors(self) -> list[str]:
-        """The executors that were alive a moment ago, as task locations."""
+        """The live executors as task locations, at most a second old."""
         assert self.java is not None
         asked_at, found = self._alive
         if time.monotonic() - asked_at > _EXECUTORS_EVERY_S:
@@ -96,15 +108,17 @@ class Locality:
         return found
 
     def places(self, held: Sequence[str | None]) -> list[str | None]:
-        """Where tasks should run, given who holds their partitions."""
+        """Choose where tasks run, given who holds their partitions."""
         now, alive = time.monotonic(), self.executors()
         free = [each for each in alive if self._busy.get(each, now) <= now]
         return spread(held, free or alive)
 
     def offers(self, operator_id: int, held: Sequence[str | None]) -> list[str | None]:
-        """Where an operator's next version should be made, to be compared with who holds it then.
+        """Choose where the tasks of an operator's next version run.
 
-        An executor whose tasks another one took in the end is busy: it gets none for a while.
+        The choice is compared with who holds the partitions next time. If another executor ended up
+        with a task, then Spark stopped waiting for the offered one, which must be busy. It gets no
+        tasks for a while; otherwise each version would wait for it again.
         """
         now = time.monotonic()
         before = self._offered.get(operator_id)
@@ -117,12 +131,12 @@ class Locality:
         return offers
 
     def _warn_if_deaf(self, held: Sequence[str | None]) -> None:
-        """Warn, once, where tasks have run and no worker has reported anything."""
+        """Warn once if tasks have run but no worker has reported anything."""
         if any(held) or self._has_warned or self.address is None:
             return
         self._has_warned = True
         log.warning(
-            "No executor has told the StateStoreCoordinator at %s:%d what it holds: tasks run "
+            "No executor has reported to the StateStoreCoordinator at %s:%d: tasks run "
             "without preferred locations. Let executors connect to that host, or set "
             "spark.holdfast.locality=off.",
             self.address.host,
@@ -130,30 +144,30 @@ class Locality:
         )
 
     def begun(self, query_run_id: UUID, partitions: int) -> None:
-        """A run has so many partitions of state, each of which a worker is going to report."""
+        """A run has started, and workers will report each of its `partitions`."""
         if self.coordinator is not None:
             self.coordinator.expect_instances(query_run_id, partitions)
 
     def ended(self, query_run_id: UUID) -> None:
-        """A run has stopped: nobody holds its stores any more."""
+        """A run has stopped; forget which executors held its stores."""
         if self.coordinator is not None:
             self.coordinator.deactivate_instances(query_run_id)
 
 
 @dataclass(frozen=True)
 class StateStoreRDD:
-    """The partitions of one operator's state, and where tasks that work on them should run."""
+    """The partitions of one operator's state, and where the tasks that work on them should run."""
 
     checkpoint_location: str
     operator_id: int
     query_run_id: UUID
     partitions: int
     store_name: str
-    """Any of the operator's stores: an executor holds all of a partition's."""
+    """Any of the operator's stores; an executor holds all stores of a partition."""
     locality: Locality
 
     def get_preferred_locations(self, partition: int) -> list[str]:
-        """The executor that holds the partition, as the coordinator knows it; or nothing."""
+        """The executor that holds the partition; empty if the coordinator knows none."""
         if self.locality.coordinator is None:
             return []
         store_id = StateStoreId(
@@ -166,9 +180,10 @@ class StateStoreRDD:
     def run(
         self, work: Callable[[int, Iterable[bytes]], T], rows: DataFrame | None = None
     ) -> list[T]:
-        """What `work` returns for each partition, given the rows in it as Arrow record batches.
+        """Run `work(partition, batches)` for each partition and return the results in order.
 
-        `rows` are partitioned as the state is; without them each partition gets none.
+        `rows` must be partitioned as the state is; `batches` are a partition's rows as serialized
+        Arrow record batches, none without `rows`.
         """
         if rows is None:
             parts = seam.tasks.empty_rdd(self.locality.session, self.partitions)
@@ -177,25 +192,25 @@ class StateStoreRDD:
         return collected(self.locality, self._located(parts, self._offers()), work)
 
     def run_one(self, partition: int, work: Callable[[int], T]) -> T:
-        """What `work` returns for one partition."""
+        """Run `work` for one partition and return its result."""
         part = seam.tasks.empty_rdd(self.locality.session, 1)
         locations = self._placed(self.locality.places)
         located = self._located(part, locations[partition : partition + 1])
         return collected(self.locality, located, lambda _, __: work(partition))[0]
 
     def numbers(self, session: SparkSession) -> DataFrame:
-        """A frame of a session that has each partition's number in the partition."""
+        """A frame of a session with one row in each partition: the partition's number."""
         java, count = self.locality.java, self.partitions
         if java is None:
             return session.range(0, count, 1, count)
         return java.numbers(session, self._placed(self.locality.places))
 
     def _offers(self) -> list[str | None]:
-        """Where the tasks that make a version should run."""
+        """Where the tasks of the next version should run."""
         return self._placed(partial(self.locality.offers, self.operator_id))
 
     def _placed(self, places: _Places) -> list[str | None]:
-        """Where tasks should run, by a rule that is given who holds which partition."""
+        """Where tasks should run, by the rule `places`, which gets the holder of each partition."""
         if self.locality.java is None:
             return []
         asked = [self.get_preferred_locations(number) for number in range(self.partitions)]
@@ -207,19 +222,19 @@ class StateStoreRDD:
 
 
 def collected(locality: Locality, parts: Any, work: Callable[[int, Iterable[bytes]], T]) -> list[T]:
-    """What `work` returns for each partition of an RDD of the JVM, given the Arrow rows in it."""
+    """Run `work` for each partition of a JVM RDD with its Arrow rows; return the results."""
     only = locality.executor
 
     def in_worker(partition: int, raw: Iterable[bytes]) -> list[T]:
         executor = only
         context = TaskContext.get()
-        told = None if context is None else context.getLocalProperty(EXECUTOR_PROPERTY)
-        if told is not None:
-            executor_id, _, host = told.partition(" ")
+        found = None if context is None else context.getLocalProperty(EXECUTOR_PROPERTY)
+        if found is not None:
+            executor_id, _, host = found.partition(" ")
             executor = Executor(host, executor_id)
         open_providers.here.arrive(executor)
         result = work(partition, raw)
-        deque(raw, maxlen=0)  # a worker that leaves input unread is ended by PySpark
+        deque(raw, maxlen=0)  # PySpark ends a worker that leaves input unread
         return [result]
 
     rdd = seam.tasks.python_rdd(locality.session, parts)
@@ -227,10 +242,11 @@ def collected(locality: Locality, parts: Any, work: Callable[[int, Iterable[byte
 
 
 def spread(held: Sequence[str | None], executors: Sequence[str]) -> list[str | None]:
-    """Where each partition should go, given who holds it and which executors there are.
+    """Assign each partition to an executor, given its current holder.
 
-    It stays with its holder, unless that is lost or holds more than an equal share: then, and
-    when nobody holds it, the executor with the fewest gets it. Without executors it is as held.
+    A partition stays with its holder, unless the holder is lost or already has an equal share. The
+    others go to the executor with the fewest partitions. Moving only those keeps the rest warm.
+    Without executors the result is `held`.
     """
     if not executors:
         return list(held)

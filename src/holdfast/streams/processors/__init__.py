@@ -1,1 +1,1 @@
-"""What a processor of the user's gets: its rows, its handle and its state variables."""
+"""What a user's processor gets: rows, a handle, and state variables."""

@@ -1,4 +1,4 @@
-"""A processor of whole chunks: the keys, their rows and their state as Arrow tables."""
+"""A processor of chunks: many keys, their rows and their state as Arrow tables."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from holdfast.streams.tasks.task import StoreSpec, TaskResult, millis_since, pre
 from holdfast.types import Schema, columns_of
 
 GROUP = "_group"
-"""The column of `rows` that says which of the keys a row belongs to."""
+"""The column of `rows` with the position of the row's key in `keys`."""
 EXISTS = "_exists"
-"""The column of `state` that says whether a key has one."""
+"""The column of `state` that says whether a key has state."""
 _ROWS_AT_A_TIME = 250_000
 
 ArrowProcessor = Callable[
     [pa.Table, pa.Table, pa.Table, TimerValues], tuple[pa.Table, pa.Table | None]
 ]
-"""`processor(keys, rows, state, times)` gives the new state of the keys, and rows to put out."""
+"""`processor(keys, rows, state, times)` returns the new state of the keys, and rows to emit."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class ArrowTask:
     processor: ArrowProcessor
     keys: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
-    """Those of the stream, as the input has them and as the user calls them."""
+    """The stream's columns: their names in the input, and the user's names."""
     state: Schema
     output: Schema
     clock: Clock
     outbox: Outbox
 
     def run(self, partition: int, schema: bytes, batches: Iterable[bytes]) -> TaskResult:
-        """Give one partition's rows to the processor and prepare the next version."""
+        """Call the processor with one partition's rows and prepare the next version."""
         started = time.monotonic()
         store = self.store.open(partition, self.base_version)
         reader = GroupReader(
@@ -99,7 +99,7 @@ class ArrowTask:
         given: object = self.processor(shown, rows, state, self.clock.values)
         if not isinstance(given, tuple) or len(given) != 2:
             raise InvalidArgument(
-                "The processor has to return two tables: the new state of its keys, and its output."
+                "The processor must return two tables: the new state of its keys, and its output."
             )
         new, output = given
         self._write(keys, new, store, counts)
@@ -109,9 +109,9 @@ class ArrowTask:
     def _write(self, keys: pa.Table, new: pa.Table, store: TaskStore, counts: _Counts) -> None:
         if new.num_rows != keys.num_rows:
             raise InvalidArgument(
-                f"The processor returned state of {new.num_rows} keys; it was given "
-                f"{keys.num_rows}. Return a row for each key, in the order of the keys, and "
-                f"{EXISTS} false where a key has no state."
+                f"The processor returned state of {new.num_rows} keys, but got {keys.num_rows}. "
+                "Return a row for each key, in the order of the keys, with false in the column "
+                f"{EXISTS} if a key has no state."
             )
         stays = np.ones(new.num_rows, bool)
         if EXISTS in new.column_names:
@@ -135,7 +135,7 @@ class _Counts:
 
 
 def _parts(groups: Groups) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-    """The rows of some groups with the group of each; a large group comes in several parts."""
+    """The rows of some groups with the group of each; a large group yields several parts."""
     sizes = np.diff(groups.starts)
     yield groups.batch, pa.array(np.repeat(np.arange(groups.count), sizes))
     for batch in groups.rest:

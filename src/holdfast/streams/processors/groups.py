@@ -1,4 +1,10 @@
-"""Rows in the order of their keys, cut into groups, a chunk of them at a time."""
+"""Cuts sorted rows into groups of equal keys, a batch of whole groups at a time.
+
+Spark sorts a partition's rows by hash and key, so the rows of a group are neighbours and a task
+needs no hash table: it uses the memory of a batch, however many keys and rows a partition has. A
+group that the end of a batch cuts off is carried over to the next one. A group larger than a batch
+is streamed: its remaining batches are read only as the processor asks for them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +25,7 @@ _ROWS_AT_A_TIME = 50_000
 
 @dataclass(frozen=True)
 class LateFilter:
-    """Rows whose time is at or below `upto_us` are late; null is not."""
+    """Rows whose `column` is at or below `upto_us` are late; null is never late."""
 
     column: str
     upto_us: int
@@ -29,8 +35,8 @@ class LateFilter:
 class Groups:
     """A record batch of whole groups, in hash order; group i is rows starts[i] to starts[i + 1].
 
-    Where a group is larger than a batch it is the only one, and `rest` brings the batches after
-    it that go on with it.
+    A group larger than a batch is alone in its batch, and `rest` yields the batches that continue
+    it. Requires: `rest` is read to its end before the next groups are asked for.
     """
 
     batch: pa.RecordBatch
@@ -39,7 +45,7 @@ class Groups:
 
     @property
     def count(self) -> int:
-        """How many groups there are."""
+        """The number of groups."""
         return len(self.starts) - 1
 
     def keys(self, names: Sequence[str]) -> pa.Table:
@@ -87,14 +93,14 @@ class GroupReader:
                 self._carry = None
             starts = _starts(batch, self._keys)
             if len(starts) == 2:
-                yield Groups(batch, starts, self._going_on(batch))
+                yield Groups(batch, starts, self._continuing(batch))
                 continue
             cut = int(starts[-2])
             self._carry = batch.slice(cut)
             yield Groups(batch.slice(0, cut), starts[:-1], iter(()))
 
-    def _going_on(self, first: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The batches after `first`, as far as they go on with its only group."""
+    def _continuing(self, first: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The batches after `first` that continue its only group."""
         while True:
             batch = self._next()
             if batch is None:
@@ -111,7 +117,7 @@ class GroupReader:
         return next(self._slices, None)
 
     def _sliced(self, raw: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-        """The batches without late rows, none of them too large or empty."""
+        """The batches without late rows, cut to size; none is empty."""
         for number, body in enumerate(raw):
             batch = ipc.read_record_batch(pa.py_buffer(body), self._schema)
             if number == 0:
@@ -140,11 +146,12 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _starts(batch: pa.RecordBatch, keys: Sequence[str]) -> Numbers:
-    """Where a group starts, and the number of rows. Requires: the rows are sorted by key."""
+    """The rows at which groups start, and the number of rows. Requires: rows are sorted by key."""
     hashes = batch.column(HASH).to_numpy()
     opens = np.ones(len(hashes), bool)
     opens[1:] = hashes[1:] != hashes[:-1]
-    # Equal hashes are nearly always equal keys; look at the few places where they may not be.
+    # Comparing hashes finds nearly every start in one pass over numbers. Only neighbours with equal
+    # hashes can hide another one: keys that collide. Those alone are compared as keys.
     alike = np.flatnonzero(~opens)
     if len(alike):
         left, right = pa.array(alike - 1), pa.array(alike)

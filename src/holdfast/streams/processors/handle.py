@@ -1,4 +1,4 @@
-"""The handle a processor gets: its state variables, its timers, and what query it is part of."""
+"""The handle a processor gets: its state variables, its timers, and the query it runs in."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.streams.processors.variables import Kind, Variable, new_variable
 
 @dataclass(frozen=True, slots=True)
 class QueryInfo:
-    """Which query, run and batch a processor works for."""
+    """The query, run and batch that a processor runs in."""
 
     query_id: str
     run_id: str
@@ -36,12 +36,12 @@ class QueryInfo:
         return self.run_id
 
     def getBatchId(self) -> int:
-        """Spark's number of the batch; in a version without data, of the one before it."""
+        """Spark's batch id; in a version without data, that of the batch before it."""
         return self.batch_id
 
 
 class Handle:
-    """Gives a processor its state; what PySpark's StatefulProcessorHandle gives, and the query."""
+    """Gives a processor its state, as PySpark's StatefulProcessorHandle does."""
 
     def __init__(
         self,
@@ -62,27 +62,27 @@ class Handle:
         self.unregistered = 0
 
     def close_init(self) -> None:
-        """From now on no variable can be added."""
+        """End init(): from now on no variable can be added."""
         self._is_open = False
 
     def getValueState(
         self, stateName: str, schema: Any, ttlDurationMs: int | None = None
     ) -> ValueState:
-        """One value for each key."""
+        """A variable with one value for each key."""
         state = self._variable(stateName, "value", schema, None, ttlDurationMs)
         return cast(ValueState, state)
 
     def getListState(
         self, stateName: str, schema: Any, ttlDurationMs: int | None = None
     ) -> ListState:
-        """A list for each key."""
+        """A variable with a list for each key."""
         state = self._variable(stateName, "list", schema, None, ttlDurationMs)
         return cast(ListState, state)
 
     def getMapState(
         self, stateName: str, userKeySchema: Any, valueSchema: Any, ttlDurationMs: int | None = None
     ) -> MapState:
-        """A map for each key."""
+        """A variable with a map for each key."""
         state = self._variable(stateName, "map", valueSchema, userKeySchema, ttlDurationMs)
         return cast(MapState, state)
 
@@ -92,7 +92,7 @@ class Handle:
         self._check_init(f"The state variable {name!r} is asked for")
         if ttl_ms is not None and self._time_mode == NO_TIME:
             raise InvalidArgument(
-                f"The state variable {name!r} has a TTL, and the time mode is None. Take the time "
+                f"The state variable {name!r} has a TTL, but the time mode is None. Use the time "
                 "mode ProcessingTime or EventTime."
             )
         if name in self.variables:
@@ -106,7 +106,7 @@ class Handle:
         return state
 
     def deleteIfExists(self, stateName: str) -> None:
-        """Remove a variable that earlier runs had, with all it held."""
+        """Remove a variable of earlier runs with all its state."""
         self._check_init(f"The state variable {stateName!r} is to be deleted")
         self.deleted.append(stateName)
 
@@ -115,12 +115,12 @@ class Handle:
             raise IllegalState(f"{what} outside of init().")
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        """Call handleExpiredTimer for this key once time has come to that moment."""
+        """Have handleExpiredTimer called for this key when that time has come."""
         self._timed("registerTimer").register(expiryTimestampMs)
         self.registered += 1
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        """Take a timer of this key back."""
+        """Remove a timer of this key."""
         self._timed("deleteTimer").delete(expiryTimestampMs)
         self.unregistered += 1
 
@@ -131,20 +131,20 @@ class Handle:
     def _timed(self, what: str) -> Timers:
         if self._time_mode == NO_TIME:
             raise IllegalState(
-                f"{what} was called, and the time mode is None. Take the time mode ProcessingTime "
+                f"{what} was called, but the time mode is None. Use the time mode ProcessingTime "
                 "or EventTime."
             )
         if self._timers is None or self._is_open:
-            raise IllegalState(f"{what} was called where there is no key: in init() or close().")
+            raise IllegalState(f"{what} was called without a key: in init() or close().")
         return self._timers
 
     def getQueryInfo(self) -> QueryInfo:
-        """Which query, run and batch this is."""
+        """The query, run and batch that the processor runs in."""
         return self._query or QueryInfo("", "", 0)
 
 
 class _UnopenedVariable:
-    """Stands for a variable where there is no key; every use of it says so."""
+    """Stands for a variable where there is no current key; every use of it is an error."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -153,8 +153,7 @@ class _UnopenedVariable:
         if what.startswith("_"):
             raise AttributeError(what)
         raise IllegalState(
-            f"The state variable {self._name!r} was used where there is no key: in init() or "
-            "close()."
+            f"The state variable {self._name!r} was used without a key: in init() or close()."
         )
 
 
@@ -172,15 +171,15 @@ def state_class(kind: Kind) -> type[StateVariable]:
 
 
 def fresh(processor: Any) -> Any:
-    """A processor as a task gets it: a copy, so that what one keeps in itself stays its own."""
+    """A copy of a processor for one task, so that tasks do not share its attributes."""
     try:
         return copy.deepcopy(processor)
-    except Exception:  # what cannot be copied deeply may still be pickled for the tasks
+    except Exception:  # deepcopy can fail on what cloudpickle still takes to the tasks
         return copy.copy(processor)
 
 
 def variables_of(processor: Any, time_mode: str) -> Handle:
-    """What a processor asks for in init(), found out without any state, by a copy of it."""
+    """The variables that a processor asks for in init(), called on a copy and without state."""
     handle, processor = Handle(time_mode), fresh(processor)
     processor.init(handle)
     handle.close_init()

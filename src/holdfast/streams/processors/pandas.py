@@ -1,6 +1,7 @@
-"""Rows as pandas DataFrames for a processor, and the DataFrames it gives back as tables.
+"""Rows as pandas DataFrames for a processor, and the DataFrames it returns as tables.
 
-A batch becomes one DataFrame; what a processor gets of a key is cut out of it.
+Converting a DataFrame has a fixed cost that is far above that of a few rows. So a whole batch is
+converted at once, and the DataFrame of a key is a slice of it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FRAMES_AT_A_TIME = 20_000
 
 
 def pandas_for(what: str) -> Any:
-    """The module pandas, an extra."""
+    """Import pandas, which is an extra; `what` needs it."""
     try:
         import pandas
     except ImportError as error:
@@ -41,9 +42,9 @@ def pandas_for(what: str) -> Any:
 class PandasFrames:
     """Rows as DataFrames.
 
-    `columns` are those of the stream, as the input has them and as the user calls them.
-    Timestamps are times of the time zone `zone`, without saying so. `is_wide`: numbers have 64
-    bits whatever their column's type. `is_strict`: what comes back has no columns but the output's.
+    `columns` are the stream's columns: their names in the input, and the user's names. Timestamps
+    are naive and in the time zone `zone`. With `is_wide`, numbers have 64 bits whatever their
+    column's type. With `is_strict`, returned DataFrames may only have the output's columns.
     """
 
     columns: tuple[tuple[str, str], ...]
@@ -53,7 +54,7 @@ class PandasFrames:
     is_strict: bool = False
 
     def rows(self, batch: pa.RecordBatch) -> Cut:
-        """The rows of a batch, not cut yet."""
+        """The rows of a batch, to be cut into groups."""
         pandas = pandas_for("A processor of DataFrames")
         known, loose = {}, []
         for place, (name, label) in enumerate(self.columns):
@@ -78,7 +79,7 @@ class PandasFrames:
         return pandas_for("A processor of DataFrames").DataFrame(columns=labels)
 
     def checked(self, given: Any) -> Iterator[Any]:
-        """What a function returned, if one can go through it for DataFrames."""
+        """What a function returned, if it can be iterated over."""
         if isinstance(given, type(self.nothing)) or not hasattr(given, "__iter__"):
             raise InvalidArgument(
                 f"The function returned {type(given).__name__}. It has to return an iterator of "
@@ -87,7 +88,7 @@ class PandasFrames:
         return iter(given)
 
     def tables(self, results: Iterator[Any]) -> Iterator[pa.Table]:
-        """Tables of what the processor gave, its columns by name, or by place without names."""
+        """What the processor returned, as tables; unnamed columns are matched by position."""
         taken = _FrameCopy(self)
         for frame in results:
             taken.add(frame)
@@ -99,7 +100,7 @@ class PandasFrames:
 
 
 _Loose = tuple[int, npt.NDArray[Any], npt.NDArray[np.bool_]]
-"""A column whose dtype in pandas depends on nulls: its place, its cells and which are no null."""
+"""A column whose pandas dtype depends on nulls: its position, its cells, and which are valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class Cut:
         return Cut(self.whole, self.loose, start, stop, self.index)
 
     def frame(self) -> Any:
-        """The rows as a DataFrame, the reader's own."""
+        """The rows as a DataFrame that the processor may change."""
         rows = slice(self.start, self.stop)
         frame = self.whole.iloc[rows].copy(deep=False)
         frame.index = self.index(self.stop - self.start)
@@ -129,7 +130,7 @@ class Cut:
 
 
 def to_pandas(column: pa.Array, name: str, zone: str) -> Any:
-    """A column as PySpark gives it to pandas."""
+    """A column as PySpark converts it to pandas."""
     kind = column.type
     try:
         if _has_zone(kind):
@@ -148,7 +149,7 @@ def to_pandas(column: pa.Array, name: str, zone: str) -> Any:
 
 
 def key_cells(column: pa.ChunkedArray, name: str, zone: str) -> list[Any]:
-    """The cells of a key column, as PySpark gives them: of numpy's types; NaN for null numbers."""
+    """The cells of a key column, as PySpark passes them: numpy types, with NaN for null numbers."""
     array = column.combine_chunks()
     if array.null_count and _changes_by_nulls(array.type):
         kind, missing = array.type.to_pandas_dtype(), None
@@ -174,7 +175,7 @@ def _local(column: pa.Array, zone: str) -> pa.Array:
 
 
 def _nested(column: pa.Array, zone: str) -> Any:
-    """A column of lists, maps or structs that have timestamps inside."""
+    """A column of lists, maps or structs with timestamps inside."""
     pandas = pandas_for("A processor of DataFrames")
 
     def converted(kind: pa.DataType, cell: Any) -> Any:
@@ -208,7 +209,7 @@ def _changes_by_nulls(kind: pa.DataType) -> bool:
 
 
 class _FrameCopy:
-    """DataFrames a processor gave, taken apart: the processor may change them afterwards."""
+    """Copies of the cells of returned DataFrames, since the processor may change these later."""
 
     def __init__(self, style: PandasFrames) -> None:
         self._style = style
@@ -220,10 +221,10 @@ class _FrameCopy:
         self.frames = 0
 
     def add(self, frame: Any) -> None:
-        """Take a DataFrame."""
+        """Add a DataFrame. Raises InvalidArgument if its columns are not those of the output."""
         if not isinstance(frame, self._frame_type):
             raise InvalidArgument(
-                f"The processor gave {type(frame).__name__}, not a pandas.DataFrame. It has to "
+                f"The processor returned {type(frame).__name__}, not a pandas.DataFrame. It has to "
                 "give an iterator of DataFrames."
             )
         self.frames += 1
@@ -238,29 +239,29 @@ class _FrameCopy:
             taken.append(np.array(cells) if is_plain else cells.copy())
 
     def _places_of(self, labels: list[Any]) -> list[int]:
-        """Where the columns of the output stand."""
+        """The positions of the output's columns."""
         names, count = self._style.output.names, len(labels)
         if self._style.is_strict and count != len(names):
             raise InvalidArgument(
-                f"The processor gave a DataFrame of {count} columns, and the output has "
+                f"The processor returned a DataFrame of {count} columns, but the output has "
                 f"{len(names)}: {', '.join(names)}."
             )
         if any(isinstance(label, str) for label in labels):
             for name in names:
                 if name not in labels:
                     raise InvalidArgument(
-                        f"The processor gave a DataFrame without the column {name!r} of the output."
+                        f"The processor returned a DataFrame without the output's column {name!r}."
                     )
             return [labels.index(name) for name in names]
         if count < len(names):
             raise InvalidArgument(
-                f"The processor gave a DataFrame of {count} columns without names, and the output "
-                f"has {len(names)}: {', '.join(names)}."
+                f"The processor returned a DataFrame of {count} columns without names, but the "
+                f"output has {len(names)}: {', '.join(names)}."
             )
         return list(range(len(names)))
 
     def table(self) -> pa.Table:
-        """What was taken, of the output's schema."""
+        """All rows added so far, with the output's schema."""
         schema = self._style.output.arrow
         columns = [
             pa.chunked_array(self._chunks(field, cells), field.type)
@@ -269,7 +270,7 @@ class _FrameCopy:
         return pa.table(columns, schema=schema)
 
     def _chunks(self, field: pa.Field, cells: list[Any]) -> list[pa.Array]:
-        """A column's cells, as many together as have one dtype."""
+        """A column's cells in runs of equal dtype."""
         chunks = []
         for dtype, some in groupby(cells, key=lambda part: part.dtype):
             try:
@@ -278,7 +279,7 @@ class _FrameCopy:
             except (pa.ArrowException, TypeError, ValueError, OverflowError):
                 pass
             raise InvalidArgument(
-                f"The column {field.name!r} of what the processor gave is {dtype} in pandas and "
+                f"The column {field.name!r} that the processor returned is {dtype} in pandas and "
                 f"cannot be converted to {field.type}."
             )
         return chunks
@@ -287,7 +288,8 @@ class _FrameCopy:
 def _columns(frame: Any, places: list[int]) -> list[Any]:
     """Arrays of some columns.
 
-    Frames are small and many, and making a Series of each column takes as long as all else.
+    Frames are small and many, and making a Series of each column would take as long as everything
+    else. So the arrays are read from the frame's blocks where pandas allows it.
     """
     read = getattr(getattr(frame, "_mgr", None), "iget_values", None)
     if read is None:

@@ -1,4 +1,4 @@
-"""Rows as PySpark's Row for a processor, and the rows it gives back as tables."""
+"""Rows as PySpark's Row for a processor, and the rows it returns as tables."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from holdfast.types import AtomicType, Schema, UnrepresentableValue, read_column
 _ROWS_AT_A_TIME = 50_000
 _FIRST_ROWS = 100
 _BYTES_AT_A_TIME = 16 << 20
-"""Of a table of rows that a processor gave, by how large the ones before them were."""
+"""The size of a table of returned rows, estimated from the tables before it."""
 _UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z"})
 
 
 @dataclass(frozen=True)
 class RowObjects:
-    """Rows one by one. `make(names)` gives a function that makes a row of a tuple of cells.
+    """Rows one by one. `make(names)` returns a function that makes a row of a tuple of cells.
 
-    `columns` are those of the stream, as the input has them and as the user calls them.
-    Timestamps have the time zone `zone`.
+    `columns` are the stream's columns: their names in the input, and the user's names. Timestamps
+    have the time zone `zone`.
     """
 
     columns: tuple[tuple[str, str], ...]
@@ -45,12 +45,12 @@ class RowObjects:
         return cells
 
     def _moments(self, column: pa.Array) -> list[Any]:
-        """Datetimes of the zone; pyarrow's own way takes longer than all else a row needs."""
+        """Datetimes of the zone; pyarrow's conversion takes longer than the rest of the row."""
         in_zone = column.cast(pa.timestamp("us", tz=self.zone))
         try:
             cells = read_column(AtomicType("timestamp"), in_zone)
         except UnrepresentableValue:
-            cells = in_zone.to_pylist()  # says which one it is
+            cells = in_zone.to_pylist()  # names the column that fails
         if self.zone in _UTC_NAMES:
             return cells
         zone = pa.lib.string_to_tzinfo(self.zone)
@@ -61,7 +61,7 @@ class RowObjects:
         return chain.from_iterable(parts)
 
     def tables(self, results: Iterator[Any]) -> Iterator[pa.Table]:
-        """Tables of what the processor gave, its columns by name."""
+        """What the processor returned, as tables; columns are matched by name."""
         count = _FIRST_ROWS
         while rows := list(islice(results, count)):
             table = self._table(rows)
@@ -82,7 +82,7 @@ class RowObjects:
 
 
 def _columns(rows: list[Any]) -> dict[str, Sequence[Any]] | None:
-    """The cells of each column; None where rows have to be asked one by one."""
+    """The cells of each column; None if the rows have to be read one by one."""
     names = getattr(rows[0], "__fields__", None)
     if names is None:
         return None
@@ -96,7 +96,7 @@ def _named(row: Any, name: str) -> Any:
     fields = getattr(row, "__fields__", None)
     if fields is None or not isinstance(row, tuple):
         raise InvalidArgument(
-            f"The processor gave {type(row).__name__}, not a Row with named columns."
+            f"The processor returned {type(row).__name__}, not a Row with named columns."
         )
     known = list(fields)
     return row[known.index(name)] if name in known else None
@@ -110,12 +110,12 @@ def _column(name: str, cells: Sequence[Any], kind: pa.DataType) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError):
         pass
     raise InvalidArgument(
-        f"The column {name!r} of what the processor gave cannot be converted to {kind}."
+        f"The column {name!r} that the processor returned cannot be converted to {kind}."
     )
 
 
 def plain(cell: Any) -> Any:
-    """A cell without rows inside: pyarrow takes structs as dicts."""
+    """A cell whose rows inside are dicts, as pyarrow wants structs."""
     fields = getattr(cell, "__fields__", None)
     if fields is not None and isinstance(cell, tuple):
         return {name: plain(part) for name, part in zip(fields, cell, strict=True)}

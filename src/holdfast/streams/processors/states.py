@@ -1,7 +1,8 @@
-"""State variables as a processor sees them: of one key at a time, in this process.
+"""State variables as a processor sees them, one key at a time.
 
-The keys of a chunk share one read of the store and one write: what a variable holds for them is
-read when the first of them asks, and what they changed is written when the chunk is done.
+A lookup in the store costs nearly the same for one key as for a thousand. So the keys of a chunk
+share one read and one write: the state of all of them is read when the first one asks for it, and
+their changes are written when the chunk is done.
 """
 
 from __future__ import annotations
@@ -23,19 +24,18 @@ from holdfast.types import AtomicType, Row, RowCodec, Schema
 
 _TIMESTAMP = AtomicType("timestamp")
 _KEYS_AT_FIRST, _KEYS_AT_A_TIME = 100, 2_000
-"""Keys whose lists or maps are in memory at a time: before it is known how long they are, and at
-most.
-"""
+"""How many keys have their lists or maps in memory: at first, while their length is unknown, and
+at most."""
 _ENTRIES_AT_A_TIME = 200_000
-"""Entries that so many keys should have together."""
+"""How many entries those keys should have together."""
 _Entry = tuple[Row, Row | None, int | None]
-"""An own key, the value (None: removed) and when it expires."""
+"""The entry's own key, its value (None: removed), and when it expires."""
 
 
 class Cursor:
-    """Where a task stands: the chunk's keys, which of them has its turn, and the time.
+    """Where a task is: the keys of the chunk, the current one of them, and the time.
 
-    `expires_from` is what a TTL is counted from, in ms; None where entries do not end.
+    `expires_from` is the time that a TTL is counted from, in ms; None if entries never expire.
     """
 
     def __init__(self, version: int) -> None:
@@ -45,13 +45,13 @@ class Cursor:
         self._next_position = version << 32
 
     def position(self) -> int:
-        """A number above all those given before, in this version and earlier ones."""
+        """A number above all earlier ones, in this version and in those before."""
         self._next_position += 1
         return self._next_position
 
 
 class StateVariable:
-    """What every kind of variable has in common."""
+    """What all kinds of variables have in common."""
 
     def __init__(
         self, variable: Variable, spec: StoreSpec, store: TaskStore, cursor: Cursor
@@ -67,11 +67,11 @@ class StateVariable:
         self.removed = 0
 
     def begin(self) -> None:
-        """Forget the chunk before; the cursor has another one."""
+        """Start a chunk: the cursor has new keys."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """Write what the chunk changed."""
+        """Write the changes of the chunk."""
         raise NotImplementedError
 
     def _expiry(self) -> int | None:
@@ -79,11 +79,11 @@ class StateVariable:
         return None if ttl is None or start is None else start + ttl
 
     def _own_copy(self, value: Row) -> Row:
-        """A value for the processor, which may change what is inside."""
+        """A copy of a value for the processor, which may change what is inside."""
         return value if self._codec.plain else self._codec.encode(value)
 
     def _put(self, keys: pa.Table, values: list[Row], expiries: list[int | None]) -> None:
-        """Put rows; `keys` has the store's key columns, and `_hash` where it is known."""
+        """Put rows; `keys` has the store's key columns, and `_hash` if it is known."""
         columns = dict(zip(keys.column_names, keys.columns, strict=True))
         columns |= zip(self._names, self._codec.to_arrow(values), strict=True)
         if self._variable.ttl_ms is not None:
@@ -156,7 +156,7 @@ class ValueState(StateVariable):
 
 
 class _Collection(StateVariable):
-    """Many entries for each key, by a key of their own."""
+    """Many entries for each key, each with a key of its own."""
 
     def __init__(
         self, variable: Variable, spec: StoreSpec, store: TaskStore, cursor: Cursor
@@ -174,12 +174,12 @@ class _Collection(StateVariable):
         self._changes: dict[int, dict[Row, _Entry]] = {}
 
     def entries(self) -> dict[Row, _Entry]:
-        """The key's entries by their own key, not to be changed."""
+        """The key's entries by their own keys; the caller must not change them."""
         found = self._loaded.get(self._cursor.at)
         return self._load() if found is None else found
 
     def set(self, own: Row, value: Row | None) -> None:
-        """Put an entry, or remove it."""
+        """Put an entry; a value of None removes it."""
         at = self._cursor.at
         ends = None if value is None or not self._has_ttl else self._expiry()
         entry = own, value, ends
@@ -202,7 +202,7 @@ class _Collection(StateVariable):
         return bool(self.entries())
 
     def _load(self) -> dict[Row, _Entry]:
-        """Read the entries of the key at hand and of some after it; those before it had theirs."""
+        """Read the entries of the current key and some after it; those before it are done."""
         first = self._cursor.at
         keys = self._cursor.keys.slice(first, self._keys_at_a_time)
         found: list[dict[Row, _Entry]] = [{} for _ in range(keys.num_rows)]
@@ -220,7 +220,7 @@ class _Collection(StateVariable):
         return self._loaded[first]
 
     def _sort_in(self, found: list[dict[Row, _Entry]], table: pa.Table, keys: pa.Table) -> None:
-        """Give rows of the store to the keys they belong to."""
+        """Sort rows of the store under the keys they belong to."""
         groups, own = self._key_names[: self._prefix], self._key_names[self._prefix :]
         wanted = keys.select(groups)
         both = pa.concat_tables([wanted, table.select(groups).cast(wanted.schema)])
@@ -255,7 +255,7 @@ class _Collection(StateVariable):
 
 
 class ListState(_Collection):
-    """A list for each key; entries are kept under growing positions."""
+    """A list for each key; entries are stored under ascending positions."""
 
     def get(self) -> Iterator[Row]:
         """The key's list."""
@@ -314,41 +314,45 @@ class MapState(_Collection):
 
 
 class Timers(_Collection):
-    """The moments at which a key wants to be called."""
+    """The timers of each key."""
 
     lowest: int | None = None
-    """The earliest moment registered since it was last set to None."""
+    """The earliest time registered since this was last set to None."""
 
     def register(self, moment_ms: int) -> None:
-        """Have the key called at a moment."""
+        """Register a timer of the key."""
         moment = int(moment_ms)
         self.set((moment,), (True,))
         if self.lowest is None or moment < self.lowest:
             self.lowest = moment
 
     def delete(self, moment_ms: int) -> None:
-        """Have the key not called at a moment."""
+        """Remove a timer of the key."""
         self.set((int(moment_ms),), None)
 
     def list(self) -> Iterator[int]:
-        """The moments of the key, earliest first."""
+        """The times of the key's timers, earliest first."""
         return iter(sorted(own[0] for own, _, _ in self.entries().values()))
 
     def due(self, upto_ms: int) -> pa.Table:
-        """Keys with a moment up to `upto_ms`, of this version's changes, too."""
+        """Keys with a timer at or before `upto_ms`, including those registered by this version."""
         tables = [table for table in self._store.evicted_tables(None, upto_ms) if table.num_rows]
         if not tables:
             return pa.table({})
         return pa.concat_tables(tables).drop_columns([self._names[0]])
 
     def earliest(self, now_ms: int) -> int | None:
-        """The next moment of any key, once those up to now have fired; a deleted one at times."""
+        """The next timer of any key after those up to `now_ms` have fired.
+
+        It may be a timer that was deleted: the store only knows the lowest index it ever had. Then
+        a version runs for nothing.
+        """
         late = self.lowest if self.lowest is not None and self.lowest <= now_ms else None
         return self._store.earliest_index(now_ms) if late is None else late
 
     @property
     def moment_name(self) -> str:
-        """The column of the moments."""
+        """The column with the times of timers."""
         return self._key_names[-1]
 
 
@@ -364,7 +368,7 @@ def _taken(table: pa.Table, at: list[int]) -> pa.Table:
 
 
 def _encoder(codec: RowCodec) -> Callable[[Any], Row]:
-    """The codec's `encode`, which takes a moment without a time zone as PySpark does: as local."""
+    """The codec's `encode`, which takes a naive timestamp as local time, as PySpark does."""
     kinds = [field.type for field in codec.schema]
     at = [place for place, kind in enumerate(kinds) if kind == _TIMESTAMP]
     if not at:

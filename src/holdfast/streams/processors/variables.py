@@ -1,4 +1,4 @@
-"""State variables of a processor: what they are, and the stores that hold them."""
+"""The state variables of a processor, and the stores that hold them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Kind = Literal["value", "list", "map", "timers"]
 
 @dataclass(frozen=True)
 class Variable:
-    """A state variable: its name, its kind and the columns of an entry.
+    """A state variable: its name, its kind, and the columns of an entry.
 
-    `keys` are the columns of a map's keys; `ttl_ms` is how long an entry lasts.
+    `keys` are the columns of a map's keys, and `ttl_ms` is how long an entry lasts.
     """
 
     name: str
@@ -34,9 +34,9 @@ class Variable:
     ttl_ms: int | None = None
 
     def shape(self, grouping: Schema) -> StoreShape:
-        """The shape of its store: an entry lies under its grouping key.
+        """The shape of the variable's store, whose keys begin with the grouping key.
 
-        Columns whose name is taken get another one.
+        A column whose name is taken gets another one.
         """
         own = self._own_keys
         taken = {field.name for field in grouping}
@@ -74,13 +74,13 @@ def _renamed(fields: Sequence[Field], taken: set[str]) -> tuple[Field, ...]:
 def new_variable(
     name: str, kind: Kind, values: object, keys: object = None, ttl_ms: int | None = None
 ) -> Variable:
-    """A variable as a processor asks for it; refused where it cannot be kept."""
+    """Make a variable as a processor asks for it. Raises InvalidArgument if it cannot be stored."""
     check_store_name(name)
     if name.startswith("$"):
         raise InvalidArgument(f"The state variable {name!r} must not start with '$'.")
     if ttl_ms is not None and ttl_ms <= 0:
         raise InvalidArgument(
-            f"The TTL of the state variable {name!r} is {ttl_ms} ms, not above 0."
+            f"The TTL of the state variable {name!r} must be above 0 ms, not {ttl_ms}."
         )
     key_schema = None if keys is None else parse_schema(keys)
     if key_schema is not None:
@@ -91,25 +91,28 @@ def new_variable(
 
 
 def shown_variable(variables: Mapping[str, Variable], wanted: str | None) -> str:
-    """The variable that a view shows: the one that is asked for, or the only value state."""
+    """The variable that a view shows: the wanted one, or the only value state.
+
+    Raises InvalidArgument if that is not one value state.
+    """
     single = [name for name, variable in variables.items() if variable.kind == "value"]
     there = ", ".join(f"{name} ({variable.kind})" for name, variable in variables.items())
     if wanted is None and len(single) == 1:
         return single[0]
     if wanted is None and single:
         raise InvalidArgument(
-            f"The processor has several value states ({', '.join(single)}): set the option "
+            f"The processor has several value states: {', '.join(single)}. Set the option "
             "viewVariable to the one that the view shows."
         )
     if wanted is not None and wanted not in variables:
         raise InvalidArgument(
-            f"viewVariable is {wanted!r}, and the processor has {there or 'no state variables'}."
+            f"viewVariable is {wanted!r}, but the processor has {there or 'no state variables'}."
         )
     if wanted not in single:
-        what = "The processor has no value state" if wanted is None else f"{wanted!r} is none"
+        what = "the processor has none" if wanted is None else f"{wanted!r} is not one"
         raise InvalidArgument(
-            f"A view shows a value state, one row a key. {what}; there are {there or 'no others'}. "
-            "Keep what others shall see in a value state beside it, of an array or a map perhaps."
+            f"A view shows a value state, but {what}; there are {there or 'no variables'}. Also "
+            "store what other services need in a value state."
         )
     return str(wanted)
 
@@ -117,9 +120,9 @@ def shown_variable(variables: Mapping[str, Variable], wanted: str | None) -> str
 def shapes_of(
     variables: Mapping[str, Variable], grouping: Schema, *, has_time: bool
 ) -> dict[str, StoreShape]:
-    """The stores of an operator: one a variable, and one of timers where it may have some.
+    """The stores of an operator: one for each variable, and one for timers with a time mode.
 
-    An operator without any variable keeps that of timers, for it needs a store.
+    An operator without variables has the store of timers as well, since it needs a store.
     """
     wanted = dict(variables)
     if has_time or not wanted:

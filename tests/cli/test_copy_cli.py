@@ -84,7 +84,7 @@ def test_versions_may_be_given_several_times(shop: Path, tmp_path: Path) -> None
 
 def test_nothing_is_written_where_nobody_can_be_asked(shop: Path, tmp_path: Path) -> None:
     done = invoke(shop, tmp_path / "new", code=2)
-    assert "Say --yes to let it, or --dry-run" in done.stderr
+    assert "Add --yes to allow it, or --dry-run" in done.stderr
     done = invoke(shop, tmp_path / "new", "--json", code=2)
     assert json.loads(done.stderr)["error"]["condition"] == "STATE_STORE_INVALID_ARGUMENT"
     assert not (tmp_path / "new").exists()

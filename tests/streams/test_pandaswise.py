@@ -132,7 +132,7 @@ def test_output_of_many_types_comes_back() -> None:
 @pytest.mark.parametrize(
     ("given", "message", "is_strict"),
     [
-        ({"a": [1]}, "gave dict, not a pandas.DataFrame", False),
+        ({"a": [1]}, "returned dict, not a pandas.DataFrame", False),
         (pd.DataFrame({"b": [1]}), "without the output's column 'a'", False),
         (pd.DataFrame({"a": ["secret"]}), "'a' .* is object in pandas .* to int64", False),
         (pd.DataFrame({"a": [1.5]}), "'a' .* is float64 in pandas .* to int64", False),

@@ -14,17 +14,17 @@ import typer
 import holdfast
 from holdfast.cli.exits import Exit
 
-# `commands` and all it needs (Arrow, numpy, rich) are imported inside the commands: --version,
-# --help and completion answer without them, in a fraction of the time.
+# `commands` and what it needs (Arrow, numpy, rich) are imported inside the commands, so that
+# --version, --help and completion answer without them, in a fraction of the time.
 
 _EPILOG = "\n\n".join(["Exit codes", *(f"{code.value}: {code.meaning}" for code in Exit)])
 
 app = typer.Typer(
     name="holdfast",
-    help="Look into versioned state: any root, any version, without Spark. Only copy writes.",
+    help="Inspect versioned state: any root, any version, without Spark. Only copy writes.",
     epilog=_EPILOG,
     no_args_is_help=True,
-    pretty_exceptions_enable=False,  # they would print local variables, which hold state
+    pretty_exceptions_enable=False,  # they would print local variables, which can hold state values
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -39,21 +39,19 @@ RootArgument = Annotated[
 ]
 At = Annotated[
     str | None,
-    typer.Option(
-        "--at", metavar="VERSION|TAG", help="The version to look at.", show_default="newest"
-    ),
+    typer.Option("--at", metavar="VERSION|TAG", help="The version to read.", show_default="newest"),
 ]
 OperatorOption = Annotated[
     int | None, typer.Option("--operator", help="Only this operator.", show_default=False)
 ]
 Store = Annotated[
-    str | None, typer.Option("--store", help="Only the store of this name.", show_default=False)
+    str | None, typer.Option("--store", help="Only the store with this name.", show_default=False)
 ]
 Partition = Annotated[
     int | None, typer.Option("--partition", help="Only this partition.", show_default=False)
 ]
 Json = Annotated[
-    bool, typer.Option("--json", help="Print JSON for scripts; errors too, on stderr.")
+    bool, typer.Option("--json", help="Print JSON for scripts; errors are JSON on stderr.")
 ]
 
 
@@ -72,7 +70,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Look into versioned state: any root, any version, without Spark. Only copy writes."""
+    """Inspect versioned state: any root, any version, without Spark. Only copy writes."""
 
 
 @app.command()
@@ -88,7 +86,7 @@ def show(
     root: RootArgument,
     at: At = None,
     files: Annotated[
-        bool, typer.Option("--files", help="Show the chain of files the version loads from.")
+        bool, typer.Option("--files", help="Also show the files that the version is read from.")
     ] = False,
     operator: OperatorOption = None,
     store: Store = None,
@@ -105,13 +103,13 @@ def show(
 @app.command()
 def history(
     root: RootArgument,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="The most to show; 0: all.")] = 20,
     operator: OperatorOption = None,
     store: Store = None,
     partition: Partition = None,
     json: Json = False,
 ) -> None:
-    """List the versions there are, newest first."""
+    """List the versions of a root, newest first."""
     from holdfast.cli import commands
 
     chosen = commands.Selection(root, operator, store, partition)
@@ -141,7 +139,7 @@ def get(
     ] = None,
     at: At = None,
     all_versions: Annotated[
-        bool, typer.Option("--history", help="Every version in which it changed.")
+        bool, typer.Option("--history", help="Show every version in which the key changed.")
     ] = False,
     operator: OperatorOption = None,
     store: Store = None,
@@ -181,14 +179,14 @@ def scan(
         str | None,
         typer.Option("--columns", metavar="A,B,…", help="Only these columns.", show_default=False),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="The most to show; 0: all.")] = 20,
     at: At = None,
     operator: OperatorOption = None,
     store: Store = None,
     partition: Partition = None,
     json: Json = False,
 ) -> None:
-    """Print rows of a version, in no promised order."""
+    """Print rows of a version, in no particular order."""
     from holdfast.cli import commands
 
     chosen = commands.Selection(root, operator, store, partition)
@@ -211,15 +209,13 @@ def diff(
         str | None,
         typer.Argument(metavar="TO", help="A version or tag.", show_default="newest"),
     ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=0, help="List at most so many; 0: all.")
-    ] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="The most to list; 0: all.")] = 20,
     operator: OperatorOption = None,
     store: Store = None,
     partition: Partition = None,
     json: Json = False,
 ) -> None:
-    """Compare two versions key by key. Ends with 1 where they differ, as diff does."""
+    """Compare two versions key by key. Exits with 1 if they differ, as diff does."""
     from holdfast.cli import commands
 
     chosen = commands.Selection(root, operator, store, partition)
@@ -228,7 +224,7 @@ def diff(
 
 @app.command()
 def verify(root: RootArgument, json: Json = False) -> None:
-    """Check every byte of every version, those to fall back on included."""
+    """Check every byte of every version, including those to fall back on."""
     from holdfast.cli import commands
 
     commands.run(json, lambda to: commands.verify(to, root))
@@ -240,7 +236,7 @@ def copy(
         str,
         typer.Argument(
             metavar="FROM",
-            help="The root to copy from, or the checkpoint of a query. It may be in use.",
+            help="The root to copy from, or a query's checkpoint. It may be in use.",
             show_default=False,
         ),
     ],
@@ -248,7 +244,7 @@ def copy(
         str,
         typer.Argument(
             metavar="TO",
-            help="An empty place, or one with an unfinished or an older copy of FROM.",
+            help="An empty place, or one with an unfinished or older copy of FROM.",
             show_default=False,
         ),
     ],
@@ -258,19 +254,19 @@ def copy(
             "--versions",
             metavar="3,5..7,newest",
             help="Versions, tags and ranges to copy, with their tags.",
-            show_default="all there are",
+            show_default="all",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be copied, and write nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be copied, and write nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before writing.")] = False,
     json: Json = False,
 ) -> None:
-    """Copy versions to another root, of any kind, and check every byte there.
+    """Copy versions to another root of any kind, and verify every byte there.
 
-    Run again, it goes on where it was. A stream goes on there with the same checkpoint and
-    stateLocation set to TO. Until the copy is whole, nothing opens it.
+    To resume an interrupted copy, run it again; until it is complete, nothing opens it. To continue
+    a stream on the copy, keep its checkpoint and set stateLocation to TO.
     """
     from holdfast.cli import commands
 
@@ -284,23 +280,24 @@ def doctor(
         str | None,
         typer.Argument(
             metavar="ROOT",
-            help="A root to try: writing, reading back, and that a file is created only once. "
-            "What is written for it is removed again.",
+            help="A root to test: writes, reads back, and checks that a file is created only once. "
+            "The files written for this are removed.",
             show_default=False,
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check this machine: Python, Java, PySpark, pandas, the extras, and a root."""
+    """Check this machine (Python, Java, PySpark, pandas, extras) and, if given, a root."""
     from holdfast.cli import commands
 
     commands.run(json, lambda to: commands.doctor(to, root))
 
 
 class _WithoutPandas(MetaPathFinder):
-    """Hides pandas from Arrow, which imports it, where installed, to build its first array.
+    """Hides pandas from Arrow, which would import it to build its first array.
 
-    We need none of it, and it takes longer than all the rest. The process is ours alone.
+    The command line does not need pandas, and importing it takes longer than everything else. This
+    process runs nothing else, so it may do without.
     """
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
@@ -313,7 +310,7 @@ def main() -> None:
     sys.meta_path.insert(0, _WithoutPandas())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal without our characters
+            stream.reconfigure(errors="backslashreplace")  # for a terminal that lacks characters
     try:
         if "--json" in sys.argv[1:]:
             sys.exit(_main_json())
@@ -324,7 +321,7 @@ def main() -> None:
 
 
 def _main_json() -> int:
-    """With --json, what typer itself refuses is JSON too."""
+    """With --json, also print typer's own usage errors as JSON."""
     try:
         return int(app(standalone_mode=False) or 0)
     except typer.Abort:

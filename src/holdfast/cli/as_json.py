@@ -1,4 +1,4 @@
-"""The same for scripts: one JSON document on stdout, errors on stderr. Keys are stable."""
+"""Output for scripts: one JSON document on stdout, errors on stderr. Its keys are stable."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from holdfast.store import Row
 
 
 class JsonOutput(Output):
-    """Prints what was found as JSON. Times are in milliseconds and as ISO 8601 in UTC."""
+    """Prints results as JSON. Times are given in milliseconds, and as ISO 8601 in UTC."""
 
     def roots(self, roots: Sequence[RootInfo]) -> None:
         _print({"roots": [shapes.root_json(root) for root in roots]})
@@ -73,7 +73,7 @@ class JsonOutput(Output):
         _print({"healthy": healthy, "checks": [asdict(check) for check in checks]})
 
     def warning(self, message: str) -> None:
-        return  # stderr is empty or one error; `verify` tells the same
+        return  # stderr is empty or has one error; `verify` reports the same as JSON
 
     def error(self, error: HoldfastError) -> None:
         body = {

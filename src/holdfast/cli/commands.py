@@ -1,4 +1,4 @@
-"""What the commands do: open, look, say it through an Output, and end with an exit code."""
+"""What the commands do: open a root, read, pass results to an Output, and set the exit code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from holdfast.types import RowCodec
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A location and what was chosen in it."""
+    """A location, and the options that select something in it."""
 
     location: str
     operator: int | None = None
@@ -34,17 +34,17 @@ class Selection:
     partition: int | None = None
 
     def open_root(self) -> Root:
-        """The root these options lead to."""
+        """The root that the options select."""
         return reading.open_root(self.location, self.operator, self.store, self.partition)
 
     def open_store(self) -> InspectedStore:
-        """The one store these options lead to."""
+        """The one store that the options select."""
         return self.open_root().store(self.operator, self.store, self.partition)
 
 
 @dataclass(frozen=True, slots=True)
 class TypedKey:
-    """A key as it was typed: cell by cell, or as JSON."""
+    """A key as the user typed it: cell by cell, or as JSON."""
 
     cells: tuple[str, ...]
     as_json: str | None
@@ -63,7 +63,7 @@ class TypedKey:
 
 
 def run(json: bool, command: Callable[[Output], Exit]) -> None:
-    """Run a command, tell what went wrong, and leave with the exit code."""
+    """Run a command, print its error if there is one, and exit with the exit code."""
     output: Output = JsonOutput() if json else ConsoleOutput()
     warnings = _Warnings(output)
     log = logging.getLogger("holdfast")
@@ -81,7 +81,7 @@ def run(json: bool, command: Callable[[Output], Exit]) -> None:
 
 
 class _Warnings(logging.Handler):
-    """Tells what the engine logs at WARNING or above, each message once."""
+    """Prints what the engine logs at WARNING or above, each message once."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(logging.WARNING)

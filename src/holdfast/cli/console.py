@@ -1,4 +1,4 @@
-"""What commands say to people: tables as wide as the terminal, colours where there are any."""
+"""Output for people: tables as wide as the terminal, with colours if it has them."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class ConsoleOutput(Output):
         self._console.print(shown)
         rows = "1 row" if table.num_rows == 1 else f"{table.num_rows:,} rows"
         count = f"{rows} of version {version}"
-        self._note(f"{count}; there are more, --limit 0 shows all" if more else count)
+        self._note(f"{count}; there are more: --limit 0 shows all" if more else count)
 
     def diff(self, store: InspectedStore, diff: Diff) -> None:
         values = [
@@ -333,7 +333,7 @@ def _console(*, stderr: bool) -> Console:
 
 
 def _table(*columns: str) -> Table:
-    """A table; a column whose name starts with '>' holds numbers."""
+    """A table; the columns whose names start with '>' hold numbers."""
     table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1))
     for name in columns:
         table.add_column(
@@ -402,7 +402,7 @@ def _files(count: int) -> str:
 
 
 def _partitions(store: StoreInfo) -> str:
-    """How many partitions, or which one where a provider's store has only that."""
+    """How many partitions a store has, or which one if a provider keeps just that one."""
     if len(store.partitions) == 1 and store.partitions[0].partition:
         return f"#{store.partitions[0].partition}"
     return str(len(store.partitions))
@@ -419,7 +419,7 @@ def _place(check: FileCheck) -> str:
 
 
 def clean(text: str) -> str:
-    """`text` without what a terminal would obey: data must not move the cursor or ring a bell."""
+    """`text` without control characters: data must not move the cursor or ring a bell."""
     if text.isprintable():
         return text
     return "".join(
@@ -428,12 +428,12 @@ def clean(text: str) -> str:
 
 
 def time_text(at_ms: int) -> str:
-    """A moment in UTC to the second."""
+    """A time in UTC, to the second."""
     return moment_text(at_ms).replace("T", " ")[: -len(".000Z")] + "Z"
 
 
 def size_text(size_bytes: int) -> str:
-    """A number of bytes in the unit that suits it."""
+    """A number of bytes in a suitable unit."""
     size, unit = float(size_bytes), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024 or unit == "TiB":
@@ -443,7 +443,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Ascending numbers as ranges: 1–3, 7."""
+    """Ascending numbers as ranges, such as 1–3, 7."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:

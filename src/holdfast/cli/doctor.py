@@ -1,4 +1,4 @@
-"""Checks of the machine and of a root, each with what to do about it."""
+"""Checks of the machine and of a root, each with advice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RACES, _RACERS = 25, 8
 
 
 def examine(location: str | None) -> list[Check]:
-    """Every check; those of a root only where one is given."""
+    """Run every check; those of a root only if `location` is given."""
     spark = _version("pyspark")
     checks = [_python(), _spark(spark), _java(needed=spark is not None), _pandas()]
     checks += [_worker_python(needed=spark is not None), _extras()]
@@ -100,7 +100,7 @@ def _pandas() -> Check:
 
 
 def _worker_python(*, needed: bool) -> Check:
-    """Spark's workers must run a Python of this version that has holdfast installed."""
+    """Spark's workers must run the same version of Python, with holdfast installed."""
     name = "PYSPARK_PYTHON"
     advice = f"export PYSPARK_PYTHON={sys.executable}"
     chosen = os.environ.get(name)
@@ -123,7 +123,7 @@ def _worker_python(*, needed: bool) -> Check:
 
 
 def _python_at(command: str) -> tuple[str | None, str]:
-    """Version and environment of a Python; (None, "") where it does not run."""
+    """Version and environment of a Python; (None, "") if it does not run."""
     script = "import sys; print('%d.%d' % sys.version_info[:2]); print(sys.prefix)"
     try:
         done = subprocess.run([command, "-c", script], capture_output=True, text=True, timeout=30)
@@ -164,7 +164,7 @@ def _root(location: str) -> Iterator[Check]:
         return
     probed, remark = _probe_place(storage)
     yield Check("root", "ok", f"{storage.location}{remark}")
-    # One folder, since a database notes each for good, with names that nobody else uses.
+    # always the same folder, since a database records each for good; the names in it are unique
     trial = f"{_FOLDER}/{secrets.token_hex(8)}"
     try:
         yield _writes(probed, trial)
@@ -182,7 +182,7 @@ def _readable(storage: Storage) -> Check:
 
 
 def _probe_place(storage: Storage) -> tuple[Storage, str]:
-    """Where to try: the root, or the nearest folder above it that exists."""
+    """Where to try writing: the root, or else the nearest existing folder above it."""
     if not isinstance(storage, LocalStorage) or os.path.isdir(storage.location):
         return storage, ""
     above = next(folder for folder in Path(storage.location).parents if folder.is_dir())
@@ -207,7 +207,7 @@ def _writes(storage: Storage, trial: str) -> Check:
 
 
 def _creates_once(storage: Storage, trial: str) -> Check:
-    """Races for one name must have one winner each, who finds his own bytes."""
+    """Each race for one name must have exactly one winner, who reads back his own bytes."""
     name = "create-if-absent"
     bad = 0
     is_local = isinstance(storage, LocalStorage)

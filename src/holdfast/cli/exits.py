@@ -1,4 +1,4 @@
-"""The exit codes scripts may rely on."""
+"""The exit codes that scripts can rely on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Exit(IntEnum):
-    """What a command ends with."""
+    """The exit code of a command."""
 
     meaning: str
 
@@ -20,14 +20,14 @@ class Exit(IntEnum):
         member.meaning = meaning
         return member
 
-    OK = (0, "all is well; for diff: no difference")
-    FOUND = (1, "verify found damage, doctor a failed check, diff a difference")
-    USAGE = (2, "the call cannot be right: an unknown option, a cell that does not fit its column")
-    NOT_FOUND = (3, "there is no such root, version, tag or key")
-    DAMAGED = (4, "what was asked for is damaged or half copied, and cannot be read")
+    OK = (0, "success; for diff: no difference")
+    FOUND = (1, "verify found damage, doctor a failed check, or diff a difference")
+    USAGE = (2, "wrong usage: an unknown option, or a cell that does not fit its column")
+    NOT_FOUND = (3, "no such root, version, tag or key")
+    DAMAGED = (4, "the state is damaged or not completely copied, and cannot be read")
     UNAVAILABLE = (5, "the storage did not answer; try again")
-    FAULT = (70, "a fault in holdfast itself")
-    INTERRUPTED = (130, "stopped by Ctrl-C, or by a no to the question whether to go on")
+    FAULT = (70, "a bug in holdfast")
+    INTERRUPTED = (130, "stopped by Ctrl-C, or by answering no")
 
     @classmethod
     def of(cls, error: HoldfastError) -> Exit:

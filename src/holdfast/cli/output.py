@@ -1,4 +1,4 @@
-"""What commands say, once for people and once for scripts."""
+"""The interface of output: one implementation is for people, the other for scripts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Status = Literal["ok", "note", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding of the doctor; `advice` says what to do where it is not ok."""
+    """One result of the doctor; `advice` says what to do if it is not ok."""
 
     name: str
     status: Status
@@ -39,74 +39,74 @@ class Check:
 
 
 class Output(ABC):
-    """Everything a command can say."""
+    """Everything that a command can print."""
 
     @abstractmethod
     def roots(self, roots: Sequence[RootInfo]) -> None:
-        """The roots at a location with their stores."""
+        """Print the roots at a location with their stores."""
 
     @abstractmethod
     def version(
         self, root: RootInfo, version: VersionDetails, chains: Sequence[PartitionChain] | None
     ) -> None:
-        """One version; `chains` where its files were asked for."""
+        """Print one version, with `chains` if its files were asked for."""
 
     @abstractmethod
     def history(self, root: RootInfo, lines: Sequence[VersionInfo]) -> None:
-        """The versions of a root, newest first; maybe not all of them."""
+        """Print versions of a root, newest first; possibly not all of them."""
 
     @abstractmethod
     def value(self, store: InspectedStore, version: int, key: Row, value: Row | None) -> None:
-        """The value of a key, None where there is none."""
+        """Print the value of a key; None if the version does not have it."""
 
     @abstractmethod
     def key_history(self, store: InspectedStore, key: Row, lines: Sequence[KeyVersion]) -> None:
-        """The versions in which a key changed, oldest first."""
+        """Print the versions in which a key changed, oldest first."""
 
     @abstractmethod
     def rows(self, store: InspectedStore, version: int, table: pa.Table, more: bool) -> None:
-        """Rows of a version; `more` says that there are others."""
+        """Print rows of a version; with `more` there are others."""
 
     @abstractmethod
     def diff(self, store: InspectedStore, diff: Diff) -> None:
-        """How two versions differ."""
+        """Print how two versions differ."""
 
     @abstractmethod
     def verification(self, results: Sequence[Verification]) -> None:
-        """What was checked and what is wrong."""
+        """Print what was checked, and any damage."""
 
     @abstractmethod
     def copy_plan(self, plan: CopyPlan) -> None:
-        """What a copy would do."""
+        """Print what a copy would do."""
 
     @abstractmethod
     def confirm_copy(self, plan: CopyPlan) -> bool:
-        """Whether the user wants it. Raises InvalidArgument where nobody can be asked."""
+        """Ask the user whether to copy. Raises InvalidArgument if nobody can be asked."""
 
     @abstractmethod
     def copied(self, copied: CopyResult) -> None:
-        """What a copy did."""
+        """Print what a copy did."""
 
     @abstractmethod
     def checks(self, checks: Sequence[Check]) -> None:
-        """What the doctor found."""
+        """Print the results of the doctor."""
 
     @abstractmethod
     def warning(self, message: str) -> None:
-        """What went well only by a detour, such as round a damaged file; on stderr."""
+        """Print a warning on stderr, such as about a damaged file that was read around."""
 
     @abstractmethod
     def error(self, error: HoldfastError) -> None:
-        """Why a command failed, on stderr."""
+        """Print on stderr why a command failed."""
 
     @abstractmethod
     def progress(self, title: str) -> AbstractContextManager[Progress]:
-        """A bar on stderr while something long runs."""
+        """Show a progress bar on stderr inside the block."""
 
 
 def nobody_to_ask(plan: CopyPlan) -> InvalidArgument:
-    """Why a copy does not begin without --yes."""
+    """The error of a copy without --yes if nobody can be asked."""
     return InvalidArgument(
-        f"Nothing was copied: this would write to {plan.target}, and there is nobody to ask. Say "
-        "--yes to let it, or --dry-run to see what it would do."
+        f"Nothing was copied: this would write to {plan.target}, and nobody can be asked for "
+        "permission. Add --yes to allow it, or --dry-run to see what it would do."
     )

@@ -38,7 +38,7 @@ def test_state_to_start_with_comes_as_dataframes(spark: SparkSession, tmp_path: 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("secret", "gave str, not a pandas.DataFrame"),
+        ("secret", "returned str, not a pandas.DataFrame"),
         (
             pd.DataFrame({"id": ["secret"], "what": ["a"], "n": [1]}),
             "without the output's column 'total'",

@@ -1,10 +1,10 @@
-"""A stream of 90,000 rows a second that goes on where it was, however its process ended.
+"""A stream of 90,000 rows a second that resumes where it stopped, however its process ended.
 
     python examples/checkpointing.py CHECKPOINT             rows go to the console
     python examples/checkpointing.py CHECKPOINT FOLDER      rows go to parquet files in FOLDER
 
 It runs until Ctrl-C; without arguments for three batches, in a temporary folder. Run it with the
-same CHECKPOINT again, also after `kill -9`: each value comes once, and none is missing.
+same CHECKPOINT again, even after `kill -9`: each value comes once, and none is missing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Profit of trades in windows of five minutes, batch by batch, stopped and continued half way.
+"""Profit of trades in windows of five minutes, batch by batch, stopped and resumed half-way.
 
     python examples/continuous_profit.py                           trades come as files
     spark-submit --jars JARS examples/continuous_profit.py HOST:PORT    trades come from Kafka
 
-Buying counts positive, selling negative. Each trade is a batch of its own; the last one is late
-and still finds its window. Afterwards the state is read back at an old version, without Spark.
+Buying counts as positive, selling as negative. Each trade arrives in a separate batch; the last
+one is late but still counts in its window. Afterwards the state is read back at an old version,
+without Spark.
 `python dev/serve.py kafka` runs a broker and prints its address and the JARS.
 """
 

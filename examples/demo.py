@@ -1,10 +1,10 @@
-"""Everything in a minute: the store, three streams, a crash and the recovery from it.
+"""Everything in a minute: the store, three streams, a crash, and the recovery from it.
 
     python examples/demo.py
 
-First a store without Spark (examples/store_demo.py). Then another process runs two streams and is
-killed by SIGKILL in the middle of both; this one goes on from their checkpoints, reads back an
-old version of the state, and runs a third stream. Nothing but PySpark is needed.
+First comes a store without Spark (examples/store_demo.py). Then another process runs two streams
+and is killed with SIGKILL in the middle of both. This process resumes from their checkpoints, reads
+an old version of the state, and runs a third stream. It needs only PySpark.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def crash(place: Path) -> None:
 
 
 def recover(spark: SparkSession, place: Path) -> None:
-    title(9, "Recovery: this process goes on from their checkpoints")
+    title(9, "Recovery: this process resumes from their checkpoints")
     rows, trades = start_rows(spark, place), start_profit(spark, place)
     trades.processAllAvailable()
     resumed = trades.version

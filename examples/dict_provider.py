@@ -2,7 +2,7 @@
 
     spark.conf.set("spark.holdfast.providerClass", "dict_provider.DictProvider")
 
-It fulfils the row contract and nothing else: get, put, remove, iterator, commit, abort.
+It implements only the row contract: get, put, remove, iterator, commit, abort.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class DictProvider(StateStoreProvider):
 
 
 if __name__ == "__main__":
-    # Without Spark, too: a provider is made by its name, here for a store in a temporary folder.
+    # It also works without Spark: make a provider by its name, here for a temporary folder.
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,10 @@
-"""Cards that behave as stolen ones do: a small purchase to try them, and a large one soon after.
+"""Finds cards used like stolen ones: a small purchase to try them, and a large one soon after.
 
     python examples/fraud_detection.py
 
-A state machine for each card. A purchase below 1 makes it suspect; one above 500 within a minute
-raises an alert; a timer ends the suspicion. How many alerts a card had is kept for a day (a TTL):
-at the third it is blocked. All of it goes by the times of the purchases, not by the clock.
+Each card has a state machine. A purchase below 1 makes the card suspect, one above 500 within a
+minute raises an alert, and a timer ends the suspicion. The number of alerts is kept for a day (a
+TTL); the third one blocks the card. Time is the event time of the purchases, not the clock.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What each user has spent so far, by state logic of one's own, without bound.
+"""What each user has spent so far, computed by custom state logic, without a time limit.
 
     python examples/shopping_totals.py [VIEW]
 
-The processor is PySpark's own StatefulProcessor. Its state lives in the Python worker, and is a
-table that anyone can read after each transaction, without Spark. VIEW is a table in Cassandra or
-DynamoDB that shows it to other services: cassandra://host:port/keyspace/table, for instance.
+The processor is a StatefulProcessor of PySpark. Its state is a table that anyone can read after
+each transaction, without Spark. VIEW is a table in Cassandra or DynamoDB that shows the state to
+other services, such as cassandra://host:port/keyspace/table.
 """
 
 from __future__ import annotations

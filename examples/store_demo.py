@@ -1,4 +1,4 @@
-"""A store in a local folder, step by step: commit, crash, reload, look back, tag, open the files.
+"""A store in a local folder, step by step: commit, crash, reload, look back, tag, inspect files.
 
 python examples/store_demo.py            in a temporary folder, removed at the end
 python examples/store_demo.py FOLDER     in a new folder that stays

@@ -4,9 +4,9 @@
     curl http://127.0.0.1:8000/totals/Sankar
     {"user": "Sankar", "total": 500, "version": 3}
 
-VIEW is cassandra://host,host:port/keyspace/table or dynamodb://region/table, as the stream was
-given it (examples/shopping_totals.py takes it as its argument). Each request is one CQL query or
-one GetItem, and nothing of Holdfast or Spark is needed here.
+VIEW is cassandra://host,host:port/keyspace/table or dynamodb://region/table, as passed to the
+stream (the argument of examples/shopping_totals.py). Each request is one CQL query or one GetItem.
+This program needs neither Holdfast nor Spark.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def handler(total: Total) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(raw)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name
-            """Nobody is told who asked for whom."""
+            """Log nothing: requests name users."""
 
     return Totals
 

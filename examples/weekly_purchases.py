@@ -1,10 +1,10 @@
-"""What each user spent in the last seven days, and when they last did, by one's own state logic.
+"""What each user spent in the last seven days, and when, computed by custom state logic.
 
     python examples/weekly_purchases.py
 
-Purchases sit in a list and leave it one by one: a timer for each fires when the watermark, three
-days behind the newest date, has come four days beyond it. The state machine is tested without
-Spark, too: see tests/streams/test_use_cases.py.
+Purchases are kept in a list and leave it one by one: a timer for each fires once the watermark,
+which is three days behind the newest date, is four days past the purchase. The state machine is
+also tested without Spark, in tests/streams/test_use_cases.py.
 """
 
 from __future__ import annotations

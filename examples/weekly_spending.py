@@ -2,8 +2,8 @@
 
     python examples/weekly_spending.py
 
-Weeks run from Thursday to Thursday (the first of all days, 1970-01-01, was one). The stream waits
-two days for latecomers; then a week is closed, its totals are written, and its state is gone.
+Weeks run from Thursday to Thursday, because 1970-01-01 was a Thursday. The stream waits two days
+for late purchases. Then a week is closed: its totals are written, and its state is evicted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`spark.read.format("holdfast")`: the state of a stream as a DataFrame.
 
-Spark finds the source by the name of this package and imports it before the first read of any
-kind, so nothing heavy is loaded here.
+Spark finds the source by the name of this package, and imports it before the first read of any
+kind. So this module loads nothing large.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """State at a version, the changes of some versions, or a list of stores or versions."""
+    """The data source `holdfast`: state, changes, or a list of stores or versions."""
 
     @classmethod
     def name(cls) -> str:

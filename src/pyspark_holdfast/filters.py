@@ -1,6 +1,6 @@
-"""Spark's filters as far as they say which keys and partitions cannot be meant.
+"""Spark's filters, used to skip keys and partitions that cannot match.
 
-A filter that is not understood is left out: Spark applies all of them itself.
+A filter that cannot be used is ignored, because Spark applies all of them again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _COMPARE: dict[type[Filter], Callable[[Any, Any], Any]] = {
 }
 Places = dict[int, list[Row]]
 _MOST_KEYS = 256
-"""More keys than these are found quicker by reading the partition."""
+"""With more keys than this, reading the partition is faster."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class KeyFilters:
 
     @classmethod
     def of(cls, filters: Iterable[Filter], key_schema: Schema) -> KeyFilters:
-        """Those of the filters that help."""
+        """The filters that can skip something."""
         found = cls()
         types = {column.name: column for column in key_schema.fields}
         for one in filters:
@@ -67,11 +67,11 @@ class KeyFilters:
         return found
 
     def may_have(self, partition: int) -> bool:
-        """Whether a partition is not ruled out by its number."""
+        """Whether the filters on `partition_id` allow a partition."""
         return all(partition in _values(one) for one in self.places)
 
     def expression(self, key_schema: Schema) -> pc.Expression | None:
-        """A filter for a scan, true for every row that may be meant; None for all."""
+        """A filter for a scan, true for every row that may match; None if there is none."""
         found = None
         for column in key_schema.fields:
             for one in self.columns.get(column.name, []):
@@ -80,7 +80,7 @@ class KeyFilters:
         return found
 
     def wanted_keys(self, reader: VersionReader) -> Places | None:
-        """The only keys that can be meant, by partition; None where the filters do not say."""
+        """The only keys that can match, by partition; None if the filters do not name keys."""
         return self._wanted(reader.key_schema, reader.partition_of)
 
     def wanted_prefixes(self, reader: VersionReader) -> Places | None:
@@ -109,15 +109,15 @@ class KeyFilters:
 
 
 def _values(one: Filter) -> list[Any]:
-    """The cells an equality allows, each once; null equals nothing."""
+    """The cells that an equality allows, each once; null equals nothing."""
     given = one.value if isinstance(one, In) else [one.value]  # type: ignore[attr-defined]
     return [cell for cell in dict.fromkeys(given) if cell is not None]
 
 
 def _expression(one: Filter, column: Field) -> Any:
-    """A filter on one column as Arrow has it; None where it has none that agrees with Spark.
+    """A filter on one column for Arrow; None if Arrow has none that agrees with Spark.
 
-    Spark compares floating point numbers in another way than Arrow.
+    Spark compares floating-point numbers in a different way.
     """
     kind = column.type.arrow
     cells = pc.field(column.name)

@@ -1,4 +1,4 @@
-"""What there is to read: a line for each store, or for each version."""
+"""Lists of what can be read: a line for each store, or for each version."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def listing_schema(kind: str) -> StructType:
 
 
 class ListingReader(DataSourceReader):
-    """Reads manifests only. One input partition: the lines are few."""
+    """Reads manifests only, in one input partition, because there are few lines."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options

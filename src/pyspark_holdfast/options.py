@@ -18,7 +18,7 @@ _METADATA = {"true": "stores", "stores": "stores", "versions": "versions", "fals
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read was asked for. `version` is a number or tag as text, None for the newest."""
+    """The options of a read. `version` is a number or tag as text; None means the newest."""
 
     path: str
     version: str | None
@@ -31,11 +31,14 @@ class ReadOptions:
     metadata: str | None
     push_filters: bool
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """How a root on S3 or in a database is reached; it may hold credentials."""
+    """How to reach a root on S3 or in a database; may hold credentials."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> ReadOptions:
-        """The options of `spark.read`. Names are compared without case; others are refused."""
+        """Parse the options of `spark.read`, whose names are compared without case.
+
+        Raises InvalidArgument for any other name, and for options that contradict each other.
+        """
         reaching = _reaching_names()
         known = {name.lower() for name in (*_NAMES, *reaching)}
         found = {name.lower(): text.strip() for name, text in given.items()}
@@ -84,7 +87,7 @@ class ReadOptions:
 
 
 def _store(found: Mapping[str, str]) -> str | None:
-    """The store's name; a variable of custom state is the store of that name."""
+    """The store's name; a state variable is the store of that name."""
     names = {found[name] for name in ("storename", "statevarname") if name in found}
     if len(names) > 1:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Readers of state and of changes: one input partition for each partition of the store."""
+"""Readers of state and changes, with one input partition for each partition of the store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROWS_PER_BATCH = 64 * 1024
 
 @dataclass
 class StatePartition(InputPartition):
-    """One partition of a store at some versions, and the keys or prefixes wanted (None: all)."""
+    """One partition of a store at some versions, and the keys or prefixes to read (None: all)."""
 
     location: str
     operator: int
@@ -39,7 +39,7 @@ class StatePartition(InputPartition):
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def open(self) -> InspectedStore:
-        """The partition for reading, in whatever process this is."""
+        """Open the partition for reading, in whichever process this runs."""
         root = open_root(self.location, options=self.storage)
         return root.store(self.operator, self.store, self.partition)
 
@@ -86,7 +86,7 @@ class StateReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, StatePartition):
-            return  # Spark's own, where no partition was left
+            return  # Spark's own partition, if none was left
         target = to_arrow_schema(self._schema, timezone="UTC")
         store = partition.open()
         (version,) = partition.versions
@@ -109,11 +109,11 @@ class StateReader(DataSourceReader):
 
 
 class FilteredStateReader(StateReader):
-    """The same, but filters on the key leave out what cannot match.
+    """A StateReader that skips what the filters on the key exclude.
 
-    Spark applies every filter once more: what is read may be more than was asked for. It must not
-    be less, and Spark 4.3 does hand one query what was planned for another one of the same
-    DataFrame. So this reader is used only where a read asks for it.
+    Spark applies every filter again, so reading too much is harmless, but reading too little is
+    not: Spark 4.3 can run one query with what was planned for another one of the same DataFrame.
+    So this reader is used only if the read asks for it.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -124,7 +124,7 @@ class FilteredStateReader(StateReader):
 
 
 class ChangeReader(StateReader):
-    """What each version of a range wrote."""
+    """Reads what each version of a range wrote."""
 
     def partitions(self) -> list[InputPartition]:
         root, store = self._opened()
@@ -170,7 +170,7 @@ class ChangeReader(StateReader):
 
 
 def _indexes(root: Root, store: InspectedStore, version: int) -> list[int]:
-    """The partitions a store has at a version; none where it was added later."""
+    """The partitions of a store at a version; none if it was added later."""
     entry = root.manifest(version).operators.get(store.operator, {}).get(store.name)
     return [] if entry is None else [part.index for part in entry.partitions]
 
@@ -178,7 +178,7 @@ def _indexes(root: Root, store: InspectedStore, version: int) -> list[int]:
 def _shaped(
     target: pa.Schema, batch: pa.RecordBatch, partition: int, version: int | None = None
 ) -> pa.RecordBatch:
-    """Rows in exactly the columns and types Spark expects."""
+    """Rows with exactly the columns and types that Spark expects."""
     size = batch.num_rows
     columns = []
     for wanted in target:

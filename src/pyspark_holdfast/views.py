@@ -1,4 +1,4 @@
-"""What a read shows: rows of state, changes, stores or versions; its columns and its reader."""
+"""The kinds of reads: state, changes, stores and versions, with their columns and readers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pyspark_holdfast.reading import ChangeReader, FilteredStateReader, StateRea
 
 
 def kind_of(options: ReadOptions) -> ReadKind:
-    """The view the options ask for."""
+    """The kind of read that the options ask for."""
     if options.metadata is not None:
         return _Listing(options)
     return _Changes(options) if options.feed else _State(options)
 
 
 class ReadKind(ABC):
-    """One of the things a read can show."""
+    """One kind of read."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
@@ -41,7 +41,7 @@ class ReadKind(ABC):
 
     @abstractmethod
     def reader(self, schema: StructType) -> DataSourceReader:
-        """What reads them."""
+        """The reader of the rows."""
 
     def _check(self, schema: StructType) -> None:
         own = self.schema()
@@ -63,7 +63,7 @@ class _Listing(ReadKind):
 
 
 class _State(ReadKind):
-    """Key and value as structs, and the partition they are in."""
+    """Keys and values as structs, and the partition they are in."""
 
     @cached_property
     def _root(self) -> Root:
@@ -78,7 +78,7 @@ class _State(ReadKind):
         return StructType([*self._pairs(), StructField("partition_id", IntegerType(), False)])
 
     def _pairs(self) -> list[StructField]:
-        """`key` and `value` with the columns that were picked; without any, neither."""
+        """`key` and `value` with the selected columns; neither if none is selected."""
         picked = self.options.columns
         known = self._store.arrow_schema(picked).names
         fields = []
@@ -96,7 +96,7 @@ class _State(ReadKind):
 
 
 class _Changes(_State):
-    """The same rows with the version that wrote them and what it did."""
+    """Rows with the version that wrote them and the type of the change."""
 
     def schema(self) -> StructType:
         return StructType(

@@ -263,7 +263,7 @@ def test_a_target_that_alters_what_is_written_is_told_from_a_damaged_source(
 def test_a_damaged_mark_is_refused(shop: LocalStorage) -> None:
     target = MemoryStorage("target")
     target.create_if_absent(COPYING, b"{}")
-    with pytest.raises(Corruption, match="nobody knows what was being copied"):
+    with pytest.raises(Corruption, match="the copy cannot be resumed"):
         plan_copy(shop, target)
 
 
@@ -531,7 +531,7 @@ def test_a_copy_that_went_on_by_itself_is_refused_both_ways(shop: LocalStorage) 
     copy = MemoryStorage("copy")
     plan_copy(shop, copy).run()
     commit(copy, "Kun", 1)
-    with pytest.raises(InvalidArgument, match="went on by itself"):
+    with pytest.raises(InvalidArgument, match="continued on its own"):
         plan_copy(shop, copy)
     commit(shop, "Kun", 2)
     for source, target in ((shop, copy), (copy, shop)):
@@ -605,7 +605,7 @@ def test_a_run_that_was_taken_for_dead_stops_when_another_goes_on(merged: LocalS
             plan_copy(merged, FaultyStorage(half, crash_at(writers[-1])), threads=1).run()
 
     slow = plan_copy(merged, meanwhile(half, "open_writer", go_on_and_die), threads=1)
-    with pytest.raises(Conflict, match="was started again"):
+    with pytest.raises(Conflict, match="Another run has resumed the copy"):
         slow.run()
     assert_unfinished(half)
     plan_copy(merged, half).run()

@@ -278,7 +278,7 @@ def test_a_sum_that_does_not_fit_fails_the_batch_as_in_spark() -> None:
         ({"mode": "append"}, "Append mode needs a watermark"),
         ({"mode": "sometimes"}, "append, update, complete"),
         ({"window": ("v", "1 minute")}, "'v' is long"),
-        ({"window": ("ts", "1 month")}, "'1 month' is no length of time"),
+        ({"window": ("ts", "1 month")}, "'1 month' is not a duration"),
         ({"window": ("ts", "1 minute", "2 minutes")}, "slide is at most its length"),
         ({"window": ("ts", "1 minute", "1 minute", "60 seconds")}, "start offset less"),
         ({"session": ("ts", "1 minute")}, "not both"),

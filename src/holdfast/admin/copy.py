@@ -1,12 +1,12 @@
 """Copying a root's versions to another root, of any kind.
 
     copying = plan_copy(open_storage("totals"), open_storage("s3://bucket/totals"))
-    copying.plan.size_bytes                 # nothing was written so far
+    copying.plan.size_bytes                 # nothing is written yet
     copying.run().versions
 
-The target is marked before its first file and until its last, and nobody opens a root with that
-mark: a copy is whole or cannot be taken for one. Running it again goes on where it was; should the
-run before still be alive, it stops before it commits, and takes nothing away.
+The target carries a mark from before its first file until after its last one, and no root with
+the mark can be opened. So a copy is either complete or cannot be mistaken for one. Running it again
+resumes it. If the run before is still alive, that one stops before it commits, and removes nothing.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from holdfast.errors import Conflict, Corruption, InvalidArgument, Unavailable, 
 
 log = logging.getLogger(__name__)
 CopyProgress = Callable[[int, int, str], None]
-"""Called with the bytes done so far, all there are, and the file at hand."""
+"""Called with the bytes done so far, the bytes in total, and the current file."""
 _PIECE_BYTES = 8 << 20
 _THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """What a copy is about to do. `present` files are at the target, in the right size."""
+    """What a copy will do. `present` files are at the target already, in the right size."""
 
     source: str
     target: str
@@ -69,7 +69,7 @@ class CopyPlan:
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """What a copy came to. `vanished` versions went at the source before they were copied."""
+    """What a copy did. Retention removed the `vanished` versions before they were copied."""
 
     source: str
     target: str
@@ -85,18 +85,19 @@ class CopyResult:
 def plan_copy(
     source: Storage, target: Storage, wanted: Sequence[str] = (), *, threads: int = _THREADS
 ) -> CopyJob:
-    """Look at both roots and say what copying means. Nothing is written.
+    """Read both roots and plan a copy. Nothing is written.
 
     `wanted` are versions, tags, "newest" and ranges such as "3..7", "3.." and "..7"; without any
-    it is every retained version. A target is refused that is the source or inside it, can only be
-    read, or holds anything but an unfinished copy or an older state of the same history.
+    it is every retained version. Returns a job to be run. Raises InvalidArgument for a target that
+    is the source or inside it, that can only be read, or that holds anything but an unfinished copy
+    or an older state of the same history.
     """
     check_places(source.source, target.source)
     return CopyJob(source.source, target.source, wanted, threads)
 
 
 class CopyJob:
-    """One copy, looked at and then run. Made by `plan_copy`."""
+    """One copy, to be inspected and then run. Made by `plan_copy`."""
 
     def __init__(
         self, source: Storage, target: Storage, wanted: Sequence[str], threads: int
@@ -126,7 +127,7 @@ class CopyJob:
 
     @property
     def plan(self) -> CopyPlan:
-        """What is to do."""
+        """What the copy will do."""
         sizes = {file.path: self._size(file) for file in self._files}
         there = [path for path, size in sizes.items() if self._to.sizes.get(path) == size]
         return CopyPlan(
@@ -143,10 +144,11 @@ class CopyJob:
         )
 
     def run(self, progress: CopyProgress | None = None) -> CopyResult:
-        """Copy, check every byte at the target, and only then let it be opened.
+        """Copy, verify every byte at the target, and only then allow it to be opened.
 
-        A damaged file of the source is Corruption, another writer at the target Conflict, and
-        VersionNotFound tells that retention was faster; nothing can be taken for a copy then.
+        `progress` is called after each piece. Raises Corruption for a damaged file of the source,
+        Conflict if another writer uses the target, and VersionNotFound if retention was faster. In
+        each case the target cannot be opened, and the copy can be run again.
         """
         if not self.plan.is_done:
             self._set_mark()
@@ -158,7 +160,7 @@ class CopyJob:
     # -- before anything is written ------------------------------------------------------------
 
     def _check_target(self) -> None:
-        """Refuse a target that holds something else than this history."""
+        """Reject a target that holds anything but this history."""
         theirs = self._to.manifests
         if self._mark is None and not theirs:
             if self._to.sizes:
@@ -179,7 +181,7 @@ class CopyJob:
         elif max(theirs) not in ours:
             raise self._refusal(
                 f"ends with version {max(theirs)}, which {self._source.location} does not have: it "
-                "holds other state, or went on by itself. Name another place."
+                "holds other state, or continued on its own. Name another place."
             )
         if not is_same_history(ours, theirs):
             raise self._refusal("holds other state. Name an empty place.")
@@ -197,7 +199,7 @@ class CopyJob:
                 )
 
     def _is_whole(self) -> bool:
-        """Whether the target was finished before, with all versions and tags."""
+        """Whether the target is already complete, with all versions and tags."""
         versions = self._from.manifests.keys() <= self._to.manifests.keys()
         tags = all(tag_path(name) in self._to.sizes for name in self._tags)
         return self._mark is None and versions and tags
@@ -228,7 +230,7 @@ class CopyJob:
         )
 
     def _check_turn(self, mark: Mark) -> None:
-        """Stop where another run has ended this copy, or goes on with it."""
+        """Stop if another run has finished this copy, or has resumed it."""
         if read_mark(self._target) != mark:
             if self._turn:
                 self._target.delete(turn_path(mark.copy_id, self._turn))
@@ -237,8 +239,7 @@ class CopyJob:
             )
         if last_turn(self._target, mark) != self._turn:
             raise Conflict(
-                f"The copy to {self._target.location} was started again and goes on there. Let "
-                "that run end."
+                f"Another run has resumed the copy to {self._target.location}. Let that one end."
             )
 
     def _bring_files(self, progress: CopyProgress) -> None:
@@ -261,10 +262,10 @@ class CopyJob:
         _each(self._threads, bring, self._files)
 
     def _bring(self, file: NeededFile, advance: Callable[[int], None]) -> None:
-        """Have a file at the target, every byte checked there; note versions that went."""
+        """Bring a file to the target and verify it there; note versions removed meanwhile."""
         if file.versions <= self._vanished:
             return
-        # What was listed is old: another run may have brought the file since.
+        # the listing is old: another run may have brought the file since
         size, there = self._size(file), self._target.size(file.path)
         if there == size and problem_of(self._target, file) is None:
             self._count(self._kept, size)
@@ -288,7 +289,7 @@ class CopyJob:
     def _fetch(
         self, file: NeededFile, path: str, size: int, advance: Callable[[int], None]
     ) -> bool:
-        """Write a file with the bytes of `path`; False where they are not the right ones."""
+        """Write a file with the bytes of `path`; False if they are damaged."""
         self._transfer(path, file.path, size, advance)
         if problem_of(self._target, file) is None:
             return True
@@ -296,9 +297,9 @@ class CopyJob:
         return False
 
     def _fetch_copy(self, file: NeededFile) -> bool:
-        """Write a file that is missing or damaged from its second copy, if there is an intact one.
+        """Write a missing or damaged file from its second copy, if that is intact.
 
-        One that is missing with all its versions was removed, and needs none.
+        A file that is missing together with all its versions was removed, and is not needed.
         """
         size = self._from.sizes.get(copy_path(file.path))
         if size is None:
@@ -314,7 +315,7 @@ class CopyJob:
         return found
 
     def _drop(self, file: NeededFile) -> None:
-        """Remove a damaged file from the target, unless that is another run's by now."""
+        """Remove a damaged file from the target, unless another run has taken over."""
         assert self._mark is not None
         self._check_turn(self._mark)
         self._target.delete(file.path)
@@ -329,7 +330,7 @@ class CopyJob:
                 advance(stop - start)
 
     def _miss(self, file: NeededFile) -> None:
-        """A file is gone: because its versions are, or because its rows were delivered."""
+        """Handle a missing file: its versions were removed, or its rows were delivered."""
         left = [v for v in file.versions if self._source.size(manifest_path(v)) is not None]
         if not left:
             with self._lock:
@@ -371,7 +372,7 @@ class CopyJob:
             )
 
     def _commit(self) -> None:
-        """Create the manifests, oldest first, see that no file is missing, take the mark away."""
+        """Create the manifests, oldest first; check that no file is missing; remove the mark."""
         assert self._mark is not None
         self._check_turn(self._mark)
         for version in self._taken:
@@ -395,14 +396,14 @@ class CopyJob:
         if bytes(self._target.read(path)) == raw:
             return
         if self._mark is not None and not self._resumes and not self._has_created:
-            remove_mark(self._target, self._mark)  # nothing of ours is in that history
+            remove_mark(self._target, self._mark)  # another history: nothing of this copy is in it
         raise Conflict(
             f"Version {version} of {self._target.location} was committed by another writer while "
             "it was copied to. Name another place, or one that nobody writes to."
         )
 
     def _check_whole(self) -> None:
-        """Every version at the target has all its files, as long as they have to be."""
+        """Check that every version at the target has all its files, in full length."""
         found = End.of(self._target)
         has_output = any(file.parts for file in self._files)
         waiting = self._newest if has_output and not self._has_moved_on() else None
@@ -427,14 +428,14 @@ class CopyJob:
                 self._target.create_if_absent(path, raw)
 
     def _is_delivered(self) -> bool:
-        """Whether the source says that the newest version's rows have reached the sink."""
+        """Whether the source records that the newest version's rows have reached the sink."""
         manifest = self._from.manifests[self._newest]
         is_query = manifest.scope.get("kind") == "query"
         noted = any(path in self._from.sizes for path in delivered_notes(manifest))
         return is_query and (noted or self._has_moved_on())
 
     def _has_moved_on(self) -> bool:
-        """Whether the source has a later version, which comes only after a delivery."""
+        """Whether the source has a later version, which is committed only after a delivery."""
         return max(versions_in(self._source), default=0) > self._newest
 
     def _outcome(self) -> CopyResult:
@@ -453,7 +454,7 @@ class CopyJob:
 
 
 def _each(threads: int, work: Callable[[NeededFile], None], files: Sequence[NeededFile]) -> None:
-    """Call `work` for every file, so many at once; the first failure ends it."""
+    """Call `work` for every file in `threads` threads; the first failure ends it."""
     if threads == 1:
         for file in files:
             work(file)

@@ -1,4 +1,4 @@
-"""The two ends of a copy: what is at a root, which of it was asked for, and the copy's mark."""
+"""The two ends of a copy: what a root holds, which versions to copy, and the copy's mark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MARK_FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The mark of an unfinished copy: its id, and by version the commit ids it began with."""
+    """The mark of an unfinished copy: its id, and the commit ids of the versions it began with."""
 
     copy_id: str
     versions: Mapping[int, str]
@@ -35,7 +35,7 @@ class Mark:
 
 @dataclass
 class End:
-    """Versions of a root, as bytes and decoded, and the sizes of all its files."""
+    """The manifests of a root, as bytes and decoded, and the sizes of all its files."""
 
     manifests: dict[int, Manifest] = field(default_factory=dict)
     raw: dict[int, bytes] = field(default_factory=dict)
@@ -43,14 +43,14 @@ class End:
 
     @classmethod
     def of(cls, storage: Storage, versions: Iterable[int] | None = None) -> End:
-        """The given versions (None: all) without those that go meanwhile; files listed last."""
+        """Read the given versions (None: all) except those removed meanwhile; then list files."""
         end = cls()
         end.load(storage, versions_in(storage) if versions is None else versions)
         end.sizes = {blob.path: blob.size for blob in storage.list("")}
         return end
 
     def load(self, storage: Storage, versions: Iterable[int]) -> None:
-        """Read manifests; those that are gone are left out."""
+        """Read manifests, leaving out those that were removed."""
         for version in versions:
             path = manifest_path(version)
             try:
@@ -61,13 +61,13 @@ class End:
 
 
 def versions_in(storage: Storage) -> list[int]:
-    """The versions of a root, ascending; of an unfinished copy, too."""
+    """The versions of a root, ascending; also those of an unfinished copy."""
     found = (manifest_version(blob.path) for blob in storage.list(VERSIONS))
     return sorted(version for version in found if version is not None)
 
 
 def is_same_history(ours: Mapping[int, Manifest], theirs: Mapping[int, Manifest]) -> bool:
-    """Whether versions that both have are the same, and neighbours follow on each other."""
+    """Whether versions that both have are the same, and adjacent versions follow each other."""
     same = all(theirs[v].commit_id == ours[v].commit_id for v in ours.keys() & theirs.keys())
     return same and _follow(ours, theirs) and _follow(theirs, ours)
 
@@ -81,14 +81,14 @@ def _follow(before: Mapping[int, Manifest], after: Mapping[int, Manifest]) -> bo
 
 
 def write_mark(storage: Storage, source: str, mark: Mark) -> bool:
-    """Mark a root as being copied to; False where it is marked already."""
+    """Mark a root as being copied to; False if it is marked already."""
     versions = {str(version): commit_id for version, commit_id in mark.versions.items()}
     body = {"format": _MARK_FORMAT, "id": mark.copy_id, "source": source, "versions": versions}
     return storage.create_if_absent(COPYING, json.dumps(body).encode())
 
 
 def read_mark(storage: Storage) -> Mark | None:
-    """The mark of an unfinished copy; None where there is none."""
+    """The mark of an unfinished copy; None if there is none."""
     try:
         body = json.loads(bytes(storage.read(COPYING)))
         versions = {int(version): str(commit_id) for version, commit_id in body["versions"].items()}
@@ -97,13 +97,13 @@ def read_mark(storage: Storage) -> Mark | None:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corruption(
-            f"{storage.location}/{COPYING} is damaged: nobody knows what was being copied there. "
+            f"{storage.location}/{COPYING} is damaged, so the copy cannot be resumed. "
             f"{way_out(storage.location)}"
         ) from error
 
 
 def way_out(location: str) -> str:
-    """What to do about a place with a copy that nobody can finish."""
+    """Advice on a place with a copy that cannot be finished."""
     scheme = scheme_of(location)
     if scheme is None:
         return Scheme.remains
@@ -114,9 +114,9 @@ def way_out(location: str) -> str:
 
 
 def take_turn(storage: Storage, mark: Mark) -> int | None:
-    """Go on with an unfinished copy: the run's number, the highest; None where another was quicker.
+    """Resume an unfinished copy: return the run's number, or None if another run was faster.
 
-    The mark stays as it is, for at no moment may the root be opened.
+    The mark stays in place, so that the root can never be opened in between.
     """
     number = last_turn(storage, mark) + 1
     created = storage.create_if_absent(turn_path(mark.copy_id, number), b"")
@@ -124,12 +124,12 @@ def take_turn(storage: Storage, mark: Mark) -> int | None:
 
 
 def last_turn(storage: Storage, mark: Mark) -> int:
-    """The number of the run that went on last with an unfinished copy; 0 is the one that began."""
+    """The number of the run that resumed an unfinished copy last; 0 is the first run."""
     return max(_turns(storage, mark), default=0)
 
 
 def remove_mark(storage: Storage, mark: Mark) -> None:
-    """Let a root be opened."""
+    """Remove the mark, so that the root can be opened."""
     for number in _turns(storage, mark):
         storage.delete(turn_path(mark.copy_id, number))
     storage.delete(COPYING)
@@ -143,7 +143,10 @@ def _turns(storage: Storage, mark: Mark) -> list[int]:
 def choose_versions(
     listed: Sequence[int], tags: Mapping[str, int], wanted: Sequence[str], location: str
 ) -> list[int]:
-    """The listed versions that were asked for, ascending. Raises VersionNotFound for none."""
+    """The listed versions that `wanted` names, ascending.
+
+    Raises VersionNotFound for a text that names none.
+    """
     if not wanted:
         return list(listed)
     found: set[int] = set()
@@ -175,7 +178,7 @@ def _chosen(listed: Sequence[int], tags: Mapping[str, int], text: str) -> set[in
 
 
 def check_places(source: Storage, target: Storage) -> None:
-    """Refuse to copy a root to itself, into itself, or to where nothing can be written."""
+    """Reject copying a root to itself, into itself, or to where nothing can be written."""
     here, there = _plain(source.location), _plain(target.location)
     if here == there:
         raise InvalidArgument(f"{target.location} is the root to copy from. Name another place.")
@@ -192,7 +195,7 @@ def check_places(source: Storage, target: Storage) -> None:
 
 
 def _plain(location: str) -> str:
-    """A location in which one place has one name."""
+    """A location in a normal form, in which each place has one name."""
     written, separator, rest = location.partition("://")
     if not separator:
         return os.path.realpath(location)
@@ -204,7 +207,7 @@ def _plain(location: str) -> str:
 
 
 def _plain_hosts(netloc: str, default: str) -> str:
-    """The hosts of a cluster in one order, with the port they have where none is named."""
+    """The hosts of a cluster, sorted, with the default port where none is given."""
     hosts, _, port = netloc.rpartition(":")
     if not port.isdigit():
         hosts, port = netloc, default

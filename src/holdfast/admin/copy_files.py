@@ -1,4 +1,4 @@
-"""Which files a copy of some versions needs, and whether a file is what was written."""
+"""Which files a copy of some versions needs, and whether a file is intact."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from holdfast.engine.storage import BlobNotFound, Storage, TooLarge
 
 @dataclass
 class NeededFile:
-    """A data file, the versions that need it, and what they know of its bytes.
+    """A data file, the versions that need it, and what they record of its bytes.
 
-    `segments` are by their place in the file, `parts` the rows that wait in it to be delivered.
+    `segments` are keyed by their place in the file; `parts` are rows in it not delivered yet.
     """
 
     path: str
@@ -30,19 +30,19 @@ class NeededFile:
 
     @property
     def is_copy(self) -> bool:
-        """Whether it is a second copy, which no version needs while the first one is intact."""
+        """Whether it is a second copy, which is needed only if the first one is damaged."""
         name = data_file(self.path)
         return name is not None and name.is_copy
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is a pack or an outbox, in which several have their place."""
+        """Whether it is a pack or an outbox, which holds several parts."""
         name = data_file(self.path)
         return name is not None and name.kind in (PACK, OUTBOX)
 
     @property
     def least_bytes(self) -> int:
-        """What it has at least: a pack may hold more than is needed of it."""
+        """The least size it must have; a pack may hold more than is needed."""
         segments = [offset + info.size for offset, (info, _) in self.segments.items()]
         return max([*segments, *(part["offset"] + part["size"] for part in self.parts)], default=0)
 
@@ -50,9 +50,9 @@ class NeededFile:
 def needed_files(
     manifests: Mapping[int, Manifest], undelivered: int | None, there: Collection[str] = ()
 ) -> list[NeededFile]:
-    """Every file the versions need, by path, and the output of the version `undelivered`.
+    """Every file that the versions need, by path, and the output of the version `undelivered`.
 
-    Second copies come along as far as they are among the files that are `there`.
+    Second copies are included if they are among the files that are `there`.
     """
     found: dict[str, NeededFile] = {}
     for version, manifest in manifests.items():
@@ -80,7 +80,7 @@ def _segments(manifest: Manifest) -> Iterator[tuple[str, SegmentRef, Layout]]:
 
 
 def problem_of(storage: Storage, file: NeededFile) -> str | None:
-    """What is wrong with a file, None where every needed byte of it is as it was written."""
+    """What is wrong with a file; None if every needed byte of it is as written."""
     try:
         extent = _extent(storage, file.path)
         if extent.size < file.least_bytes:

@@ -168,8 +168,8 @@ class StreamView:
     def _is_small(self, manifest: Manifest) -> bool:
         """Whether the changes are so small that no row can exceed the database's limit on rows.
 
-        Then a small batch needs no extra job to check sizes. This cannot be told from the size of
-        a delta if files are compressed, or if Spark computes the view's values.
+        Then a small batch needs no extra job to check sizes. The size of a delta does not
+        show this if files are compressed, or if Spark computes the view's values.
         """
         made = self._made is not None and any(map(is_unbounded, self._spec.schema.values))
         if made or self._store.conf.compression != "none":

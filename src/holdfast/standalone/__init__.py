@@ -15,7 +15,10 @@ __all__ = [
     "open_on",
 ]
 
-__getattr__ = moved_names(__name__, {
-    "Database": "holdfast.standalone:VersionedStore",
-    "open_database": "holdfast.standalone:open_versioned_store",
-})  # fmt: skip
+__getattr__ = moved_names(
+    __name__,
+    {
+        "Database": "holdfast.standalone:VersionedStore",
+        "open_database": "holdfast.standalone:open_versioned_store",
+    },
+)

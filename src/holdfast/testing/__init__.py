@@ -1,4 +1,4 @@
-"""Tests for other people's code: what a backend or a provider must do, as suites to inherit.
+"""Tests for your own code: suites to inherit for a backend or a provider, and a test driver.
 
     from holdfast.testing import StorageConformance
 
@@ -8,8 +8,8 @@
         def storage(self):
             return MyStorage(...)
 
-`StorageConformance` is for the place where bytes live, `ProviderConformance` for a state store
-provider. Both need pytest, which is imported when one of them is first asked for.
+`StorageConformance` tests a storage backend, and `ProviderConformance` a state store provider. Both
+need pytest, which is imported when one of them is first used.
 `StateTestDriver` runs a StatefulProcessor or a `Windowed` query without Spark, for unit tests.
 """
 
@@ -59,7 +59,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest
 
-    # Asserts in an inherited test explain themselves only where pytest may rewrite them.
+    # pytest explains a failed assert only in modules it may rewrite
     pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
     found = getattr(import_module(_SUITES[name]), name)
     globals()[name] = found

@@ -1,4 +1,4 @@
-"""The batch API against a dict."""
+"""Tests of the batch methods, compared with a dict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lengths of time as Spark writes them: "5 minutes", "1 hour 30 seconds"."""
+"""Durations as Spark writes them: "5 minutes", "1 hour 30 seconds"."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PART = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 
 
 def micros(length: str | timedelta) -> int:
-    """A length of time in microseconds; refused where it is none, or has months or years."""
+    """A duration in microseconds. Raises InvalidArgument for other text, and months or years."""
     if isinstance(length, timedelta):
         return length // timedelta(microseconds=1)
     text = length.strip().lower().removeprefix("interval").strip()
@@ -40,6 +40,6 @@ def micros(length: str | timedelta) -> int:
 
 def _refusal(length: str) -> InvalidArgument:
     return InvalidArgument(
-        f"{length!r} is no length of time. Write it in weeks, days, hours, minutes, seconds, "
+        f"{length!r} is not a duration. Write it in weeks, days, hours, minutes, seconds, "
         "milliseconds or microseconds: '5 minutes', '1 hour 30 seconds'."
     )

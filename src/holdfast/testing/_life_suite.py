@@ -1,4 +1,4 @@
-"""A provider's life: restart, maintenance, metrics, close, large and colliding data."""
+"""Tests of a provider's life: restart, maintenance, metrics, close, large and colliding data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LifeContract(SuiteBase):
     """What happens to a provider and its files over time."""
 
     def needs_durability(self) -> None:
-        """Skip the test for a provider whose state ends with it."""
+        """Skip the test for a provider whose state is lost with it."""
         if not self.durable:
             pytest.skip("the provider keeps nothing beyond its own life")
 

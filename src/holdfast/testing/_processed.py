@@ -1,4 +1,4 @@
-"""A processor of the user's as what a test driver runs."""
+"""A user's processor in the form that a test driver runs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ProcessorWork:
         by_name = {field.name: field for field in self.schema}
         missing = [name for name in self._keys if name not in by_name]
         if missing:
-            raise InvalidArgument(f"The key {missing[0]!r} is no column of {self.schema.ddl()}.")
+            raise InvalidArgument(f"The key {missing[0]!r} is not a column of {self.schema.ddl()}.")
         return Schema(StructType(tuple(by_name[name] for name in self._keys)))
 
     def given(self, rows: pa.Table, marks: Watermarks) -> BatchInput:
@@ -112,12 +112,12 @@ class ProcessorWork:
 
 
 def _numbered(names: Sequence[str]) -> dict[str, str]:
-    """The names by which tasks know columns."""
+    """The names of columns in the tasks' input."""
     return {name: f"c{number}" for number, name in enumerate(names)}
 
 
 def _held(rows: list[Row], variable: Variable, prefix: int, width: int) -> dict[Row, Any]:
-    """A store's rows by grouping key, as the variable shows them; `width` cells are the key's."""
+    """A store's rows by grouping key, as the variable shows them; a key has `width` cells."""
     held: dict[Row, Any] = {}
     if variable.kind == "value":
         return {row[:width]: row[width:] for row in rows}

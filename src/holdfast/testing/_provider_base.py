@@ -1,4 +1,4 @@
-"""What the parts of the provider suite share."""
+"""What the parts of the provider suite have in common."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.store import ReadStateStore, Row, StateStoreProvider
 
 
 class MakeProvider(Protocol):
-    """Makes a provider over one place; made again with the same arguments it is a restart."""
+    """Makes providers over one place. A second call with the same arguments is a restart."""
 
     def __call__(
         self,
@@ -25,7 +25,7 @@ class MakeProvider(Protocol):
         partition_id: int = 0,
         conf: StateStoreConf = StateStoreConf.empty,
     ) -> StateStoreProvider:
-        """A new provider, initialised with these."""
+        """Make a new provider and initialise it with the arguments."""
         ...
 
 
@@ -38,7 +38,7 @@ class SuiteBase:
 
     @pytest.fixture
     def make_provider(self) -> MakeProvider:
-        """Gives providers; see `ProviderConformance`."""
+        """Makes providers; see `ProviderConformance`."""
         raise NotImplementedError("give the class a fixture named make_provider")
 
     @pytest.fixture
@@ -47,11 +47,11 @@ class SuiteBase:
         return Random(42)
 
     def force_collisions(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Make the provider hash every key to the same few numbers from now on."""
+        """Make the provider hash all keys to a few numbers from now on."""
         pytest.skip("the provider does not say how to make its keys collide")
 
     def list_files(self) -> list[str]:
-        """Every file the providers of this test have, temporary ones included."""
+        """Every file of the providers of this test, including temporary ones."""
         pytest.skip("the provider does not say how to list its files")
 
 
@@ -67,7 +67,7 @@ def advance(provider: StateStoreProvider, version: int, changes: Mapping[str, in
 
 
 def contents(store: ReadStateStore) -> dict[Row, Row]:
-    """All pairs; no key comes twice."""
+    """All pairs as a dict; checks that no key occurs twice."""
     pairs = list(store.iterator())
     found = {pair.key: pair.value for pair in pairs}
     assert len(found) == len(pairs), "a key came twice"
@@ -80,6 +80,6 @@ def totals(provider: StateStoreProvider, version: int) -> dict[str, Any]:
 
 
 def total(provider: StateStoreProvider, version: int, user: str) -> Any:
-    """One total of a version, None where there is none."""
+    """One total of a version; None if there is none."""
     found = provider.get_read_store(version).get((user,))
     return None if found is None else found[0]

@@ -1,4 +1,4 @@
-"""Ranges over an index column, and prefixes of a key."""
+"""Tests of ranges over an index column, and of key prefixes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every Spark SQL type as key and as value."""
+"""Tests of every Spark SQL type as key and as value."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ VALUE_CELLS: dict[str, list[Any]] = {
 
 
 def pairs_of(store: ReadStateStore) -> list[tuple[Any, Any]]:
-    """Every pair in an order of its own, so that rows that cannot be hashed compare."""
+    """Every pair in a fixed order, so that rows that cannot be hashed can be compared."""
     return sorted(((pair.key, pair.value) for pair in store.iterator()), key=repr)
 
 
 class TypeContract(SuiteBase):
-    """Types, nulls and the floats that are equal without looking so."""
+    """Types, nulls, and floats that are equal with different bits."""
 
     @pytest.mark.parametrize("kind", KEY_CELLS)
     def test_every_type_is_a_key(self, make_provider: MakeProvider, kind: str) -> None:

@@ -1,4 +1,4 @@
-"""What a test driver runs: one stateful operator, with what it gets and gives as plain rows."""
+"""What a test driver runs: one stateful operator whose input and output are plain rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.types import Row, Schema
 
 @dataclass(frozen=True)
 class WorkSettings:
-    """What the tasks of one version are told, the operator's own facts aside."""
+    """What `Work.task` needs to know of a version; the operator adds what it knows itself."""
 
     stores: Mapping[str, StoreSpec]
     base_version: int
@@ -32,7 +32,7 @@ class WorkSettings:
 
 @dataclass(frozen=True)
 class BatchInput:
-    """What the tasks of each partition get of a batch, and the late rows left out already."""
+    """The input of each partition's task, and how many late rows were left out of it."""
 
     schema: pa.Schema
     parts: list[list[pa.RecordBatch]]
@@ -40,7 +40,7 @@ class BatchInput:
 
     @classmethod
     def dealt(cls, rows: pa.Table, partitions: int, late_rows: int = 0) -> BatchInput:
-        """Rows in the order of their `_hash`, each in its partition."""
+        """Split rows by partition, each in the order of `_hash`."""
         order = np.argsort(rows.column(HASH).to_numpy(), kind="stable")
         ordered = rows.take(pa.array(order))
         places = partition_of(ordered.column(HASH).to_numpy(), partitions)
@@ -54,7 +54,7 @@ class Work(Protocol):
 
     @property
     def schema(self) -> Schema:
-        """The columns of the rows it is pushed."""
+        """The columns of its input rows."""
         ...
 
     @property
@@ -64,42 +64,42 @@ class Work(Protocol):
 
     @property
     def watermark(self) -> tuple[str, int] | None:
-        """The column of event times and the delay in ms."""
+        """The event-time column, and the watermark's delay in ms."""
         ...
 
     @property
     def shapes(self) -> Mapping[str, StoreShape]:
-        """The stores of its state by name."""
+        """The shapes of its stores by name."""
         ...
 
     @property
     def follows_watermark(self) -> bool:
-        """Whether a version without data can change something once the watermark moves on."""
+        """Whether a version without data can change something when the watermark has grown."""
         ...
 
     @property
     def by_clock(self) -> bool:
-        """Whether a version without data can change something once the clock moves on."""
+        """Whether a version without data can change something as time passes by the clock."""
         ...
 
     def given(self, rows: pa.Table, marks: Watermarks) -> BatchInput:
-        """What the tasks get of a batch."""
+        """The tasks' input for a batch."""
         ...
 
     def task(self, setting: WorkSettings) -> Task:
-        """The tasks' work of one version."""
+        """The task of one version."""
         ...
 
     def initial(self, setting: WorkSettings, columns: Schema) -> Task:
-        """The work that fills the state before the first rows."""
+        """The task that fills the state before the first rows."""
         ...
 
     def rows(self, table: pa.Table) -> list[Any]:
-        """What the tasks put out, as the rows a sink gets."""
+        """What the tasks emitted, as the rows that a sink gets."""
         ...
 
     def held(self, name: str, table: pa.Table) -> dict[Row, Any]:
-        """What a store holds, by key."""
+        """The rows of a store, by key."""
         ...
 
 
@@ -110,7 +110,7 @@ def cells_of(table: pa.Table) -> list[Row]:
 
 
 def pyspark_row_maker(names: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
-    """PySpark's own Row: processors are written for it, and tests compare with it."""
+    """A maker of PySpark's own Row, which processors expect and tests compare with."""
     from pyspark.sql import Row as SparkRow
 
     named = SparkRow(*names)

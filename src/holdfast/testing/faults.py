@@ -1,14 +1,14 @@
 """A storage that fails on purpose: crashes, lost replies, torn blobs, stale listings.
 
-`FaultyStorage` wraps any storage and counts every call of the SPI, those of its writers too. A
-*plan* is asked before each call and names a fault or none:
+`FaultyStorage` wraps any storage and counts every call of the SPI, including those of its writers.
+Before each call it asks a *plan*, which returns a fault or None:
 
     faulty = FaultyStorage(MemoryStorage(), crash_at(17, Fault.CRASH_AFTER))
     with pytest.raises(Crash):
         run(faulty)             # everything from call 17 on raises Crash, as in a dead process
     check(faulty.inner)         # what a new process would find
 
-Run once without faults to learn the calls (`faulty.calls`), then once for each of them.
+Run once without faults to record the calls (`faulty.calls`), then once for each of them.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class Call:
 
     @property
     def can_tear(self) -> bool:
-        """Whether a crash in the middle of it differs from one before or after it."""
+        """Whether a crash in the middle differs from one before or after."""
         return self.operation in _TEARS
 
     @property
     def changes(self) -> bool:
-        """Whether it changes what is stored; a crash after one that does not is one before."""
+        """Whether it changes what is stored; if not, crashes before and after it are the same."""
         return self.operation in _CHANGES
 
 
@@ -84,22 +84,22 @@ def no_faults(call: Call) -> None:
 
 
 def crash_at(number: int, fault: Fault = Fault.CRASH_BEFORE) -> Plan:
-    """Crash at the call of that number."""
+    """The plan that crashes at the call with this number."""
     return lambda call: fault if call.number == number else None
 
 
 def faults_at(faults: Mapping[int, Fault]) -> Plan:
-    """The given fault at each of the given calls."""
+    """The plan with these faults at these calls."""
     return lambda call: faults.get(call.number)
 
 
 def random_faults(rng: Random, rate: float, kinds: tuple[Fault, ...]) -> Plan:
-    """A fault out of `kinds` at each call with probability `rate`; the seed replays it."""
+    """The plan with a fault of `kinds` at each call with probability `rate`; a seed replays it."""
     return lambda call: rng.choice(kinds) if rng.random() < rate else None
 
 
 class FaultyStorage(Storage):
-    """Passes every call on to `inner` and fails where the plan says.
+    """Passes every call to `inner`, and fails where the plan says so.
 
     A torn write or close of a writer leaves what the SPI allows. Bytes written before the close
     are never visible; a torn close leaves the first half of the blob visible, as a medium without
@@ -156,7 +156,7 @@ class FaultyStorage(Storage):
         return self.call("sweep", "", lambda: self.inner.sweep(older_than_s))
 
     def bury(self) -> None:
-        """Let go of what the dead process held open, after looking at what it left behind."""
+        """Close what the dead process held open. Call it after looking at what the process left."""
         for writer in self._writers:
             writer.discard()
         self._writers.clear()
@@ -168,7 +168,7 @@ class FaultyStorage(Storage):
         work: Callable[[], Result],
         tear: Callable[[], object] | None = None,
     ) -> Result:
-        """Count a call and do it, with the fault the plan has for it."""
+        """Count a call and do it, with the fault that the plan returns."""
         with self._lock:
             if self.is_dead:
                 raise Crash(f"{operation} {path} in a dead process")
@@ -192,9 +192,9 @@ class FaultyStorage(Storage):
         if fault in (Fault.CRASH_BEFORE, Fault.CRASH_TORN):
             raise Crash(f"crashed at {what}")
         if fault is Fault.ERROR:
-            raise Unavailable(f"The storage gave no answer on purpose: {what}.")
+            raise Unavailable(f"The storage did not answer, on purpose: {what}.")
         if is_full:
-            raise Unavailable(f"No space was left on purpose: {what}.")
+            raise Unavailable(f"No space was left, on purpose: {what}.")
         if fault is Fault.DELAY:
             self._sleep(self._delay_s)
         if fault is Fault.STALE and call.operation == "list" and call.path in self._listings:
@@ -203,7 +203,7 @@ class FaultyStorage(Storage):
         if fault is Fault.CRASH_AFTER:
             raise Crash(f"crashed after {what}")
         if fault is Fault.LOST_REPLY:
-            raise Unavailable(f"The storage's answer was lost on purpose: {what}.")
+            raise Unavailable(f"The storage's answer was lost, on purpose: {what}.")
         return result
 
     def _list(self, prefix: str) -> _Listing:
@@ -217,7 +217,7 @@ class FaultyStorage(Storage):
         return _FaultyWriter(self, inner, path)
 
     def forget(self, writer: BlobWriter) -> None:
-        """A writer ended in order: there is nothing to bury."""
+        """Forget a writer that ended normally."""
         self._writers.remove(writer)
 
 
@@ -253,7 +253,7 @@ class _FaultyWriter(BlobWriter):
 
     def discard(self) -> None:
         if not self._open or self._storage.is_dead:
-            return  # a dead process tidies nothing up
+            return  # a dead process cleans nothing up
 
         def work() -> None:
             self._inner.discard()

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def state_driver() -> Iterator[Callable[..., StateTestDriver]]:
-    """Makes drivers: takes what `StateTestDriver` takes, and closes each after the test."""
+    """Makes drivers with the arguments of `StateTestDriver`, and closes them after the test."""
     made: list[StateTestDriver] = []
 
     def make(*given: Any, **named: Any) -> StateTestDriver:
-        # pytest loads this module at every start, whether a test needs a driver or not.
+        # imported late: pytest loads this module at every start, even if no test needs a driver
         from holdfast.testing.driver import StateTestDriver
 
         made.append(StateTestDriver(*given, **named))

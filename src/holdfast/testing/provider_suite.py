@@ -26,7 +26,7 @@ __all__ = ["MakeProvider", "ProviderConformance"]
 
 
 class RowContract(SuiteBase):
-    """Rows one by one: get, put, remove, commit, abort, iterate."""
+    """Tests of the row contract: get, put, remove, commit, abort, iterate."""
 
     def test_version_zero_is_empty(self, make_provider: MakeProvider) -> None:
         store = make_provider().get_store(0)
@@ -427,16 +427,17 @@ def contents_of_lists(store: StateStore) -> list[tuple[Any, Any]]:
 
 
 class ProviderConformance(RowContract, BatchContract, RangeContract, LifeContract, TypeContract):
-    """Inherit it in a class whose name starts with Test and give it a fixture `make_provider`.
+    """Inherit it in a class whose name starts with Test, and give the class a `make_provider`.
 
-    The fixture returns a `MakeProvider`: each call makes and initialises a new provider over the
-    same, at first empty place, so that a second call with the same arguments is a restart.
+    The fixture `make_provider` returns a `MakeProvider`: each call makes and initialises a new
+    provider over the same place, which is empty at first. So a second call with the same arguments
+    is a restart.
 
-    What a provider may lack is switched off by class attributes:
+    Class attributes switch off what a provider may lack:
 
-    - `durable`: a new provider finds what another committed before;
-    - `exact_ranges`: `get_range` gives no pair outside the range where an index is declared;
-    - `big_value_bytes`: the largest value that is tried.
+    - `durable`: a new provider finds what another one committed before;
+    - `exact_ranges`: `get_range` returns no pair outside the range if there is an index;
+    - `big_value_bytes`: the largest value to try.
 
-    A provider that hashes keys overrides `force_collisions`, one that writes files `list_files`.
+    A provider that hashes keys overrides `force_collisions`; one that writes files, `list_files`.
     """

@@ -20,15 +20,15 @@ def content(storage: Storage, path: str) -> bytes:
 
 
 def names(storage: Storage, prefix: str = "") -> list[str]:
-    """The paths of a listing."""
+    """The paths in a listing."""
     return [blob.path for blob in storage.list(prefix)]
 
 
 class StorageConformance:
-    """Inherit it in a class whose name starts with Test and give it a fixture `storage`.
+    """Inherit it in a class whose name starts with Test, and give the class a fixture `storage`.
 
     The fixture returns a new, empty `holdfast.engine.storage.Storage` that can be written to.
-    `races` may be lowered where a round trip is slow; `large_bytes` where memory is dear.
+    Lower `races` if a round trip is slow, and `large_bytes` if memory is scarce.
     """
 
     races: int = _RACES

@@ -1,11 +1,11 @@
-"""A windowed query without Spark: what a stream computes of a batch, and what comes out of state.
+"""A windowed query without Spark: what a stream computes from a batch, and what it emits.
 
     query = Windowed("id", window=("ts", "5 minutes"), aggs={"profit": "sum(profit)"},
                      watermark="10 minutes")
     driver = StateTestDriver(query, schema="id string, ts timestamp, profit long")
     driver.push([{"id": "apple", "ts": noon, "profit": 10}])
 
-Where Spark sums up a batch, its rows are summed up here; from there on it is the streams' code.
+Spark's part, summing up a batch, is done here; everything after it is the streams' own code.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _TIMES = (AtomicType("timestamp"), AtomicType("timestamp_ntz"))
 class Windowed:
     """A grouped aggregation, for `StateTestDriver`.
 
-    Groups by `keys`, which may be empty, and by one window or none: `window=("ts", "10 minutes")`,
-    with a slide and a start offset after the length where they are wanted, or
+    `keys` are the grouping columns, which may be none. There can be one window:
+    `window=("ts", "10 minutes")`, with a slide and a start offset after the length if wanted, or
     `session=("ts", "5 minutes")`. `aggs` are the output columns, each a function of columns:
     `{"profit": "sum(profit)", "trades": "count(*)"}`. `watermark` is the delay on the window's
-    column; for another column, or without a window, a column and the delay.
+    column; for another column, or without a window, it is a pair of column and delay.
 
-    Rows come out as `Row(<keys>, window=Row(start=…, end=…), <aggs>)`, with `session_window` for
-    sessions; times are in UTC.
+    Output rows are `Row(<keys>, window=Row(start=…, end=…), <aggs>)`, with `session_window` for
+    sessions. Times are in UTC.
     """
 
     keys: str | Sequence[str]
@@ -66,7 +66,7 @@ class Windowed:
 
 @dataclass(frozen=True)
 class _Frame:
-    """The windows of a query: over which times, and where they are."""
+    """The windows of a query: the column of times, and how they are cut."""
 
     time: Field
     name: str
@@ -74,7 +74,7 @@ class _Frame:
     gap_us: int = 0
 
     def of(self, times: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """The windows that times are in: numbers of times, starts, ends."""
+        """The windows that contain times: positions of the times, starts, ends."""
         if self.shape is None:
             return np.arange(len(times)), times, times + self.gap_us
         rows, starts = self.shape.windows(times)
@@ -83,7 +83,7 @@ class _Frame:
 
 @dataclass(frozen=True)
 class _WindowPlacement:
-    """Windows that rows are in, whether each is the last one of its row, and how many are late."""
+    """The windows that contain rows, which of them is a row's last, and how many rows are late."""
 
     rows: Numbers
     starts: Numbers
@@ -93,7 +93,7 @@ class _WindowPlacement:
 
 
 class WindowedWork:
-    """Runs a `Windowed` query. Refuses what Spark refuses of it."""
+    """Runs a `Windowed` query, and rejects what Spark rejects."""
 
     def __init__(self, query: Windowed, schema: Schema, partitions: int) -> None:
         self.schema = schema
@@ -118,7 +118,7 @@ class WindowedWork:
             raise InvalidArgument("A Windowed query needs an aggregate: aggs={'n': 'count(*)'}.")
         if self._mode not in _MODES:
             raise InvalidArgument(
-                f"The mode is one of append, update, complete, not {self._mode!r}."
+                f"The mode must be append, update or complete, not {self._mode!r}."
             )
         if self._mode == "append" and self._key_index is None:
             raise InvalidArgument(
@@ -138,7 +138,7 @@ class WindowedWork:
 
     @property
     def _panes(self) -> SlidingWindows | None:
-        """The windows, where rows are dealt out to them by the tasks, as in a stream."""
+        """The windows, if tasks merge panes into them, as in a stream."""
         by_time = self._key_index is not None and self._key_index < len(self._keys)
         if self._frame is None or self._frame.shape is None or not self._keys or by_time:
             return None
@@ -146,7 +146,7 @@ class WindowedWork:
         return self._frame.shape if may_be and self._frame.shape.is_by_pane else None
 
     def _event_time_ordinal(self) -> int | None:
-        """Which stored column the watermark evicts by: the event time, or its window's end."""
+        """The stored column that the watermark evicts by: the event time, or its window's end."""
         if self.watermark is None:
             return None
         column = self.watermark[0]
@@ -173,11 +173,11 @@ class WindowedWork:
             prefix,
         )
 
-    # -- what a driver asks for ----------------------------------------------------------------
+    # -- what a driver calls -------------------------------------------------------------------
 
     @property
     def follows_watermark(self) -> bool:
-        # Without rows an aggregate over all rows still has its one group, which Spark puts out.
+        # an aggregate over all rows has its one group even without rows, and Spark emits it
         return self._evicts or (self._is_global and self._mode == "update")
 
     @property
@@ -190,7 +190,7 @@ class WindowedWork:
 
     def given(self, rows: pa.Table, marks: Watermarks) -> BatchInput:
         keys, values, late = self._keyed(rows, marks)
-        if not self._is_session:  # the task joins sessions, those of one batch, too
+        if not self._is_session:  # the task also joins the sessions of one batch
             runs = Runs.of(codes_of(keys))
             firsts = pa.array(runs.rows[runs.firsts])
             keys = [column.take(firsts) for column in keys]
@@ -201,10 +201,10 @@ class WindowedWork:
         return BatchInput.dealt(table.append_column(HASH, pa.array(hashes)), self.partitions, late)
 
     def _keyed(self, rows: pa.Table, marks: Watermarks) -> tuple[list[pa.Array], pa.Table, int]:
-        """Key columns and partial aggregates of single rows, and how many were left out as late."""
+        """Key columns and partial aggregates of single rows, and how many were dropped as late."""
         keys = [canonical_column(one_array(rows.column(key.name))) for key in self._keys]
         values = self._partials(rows)
-        if self._is_global:  # its group is there without rows, too
+        if self._is_global:  # its group also exists without rows
             values = pa.concat_tables([values, self._nothing()])
             return [pa.array([0] * values.num_rows, pa.int32())], values, 0
         if self._frame is None:
@@ -218,7 +218,7 @@ class WindowedWork:
         return [*(column.take(taken) for column in keys), *window], dealt, placed.late
 
     def _placed(self, rows: pa.Table, marks: Watermarks) -> _WindowPlacement:
-        """The windows, or panes, that rows are in; a row without a time is in none."""
+        """The windows, or panes, that contain rows; a row without a time is in none."""
         assert self._frame is not None
         times = one_array(rows.column(self._frame.time.name))
         timed = np.flatnonzero(times.is_valid().to_numpy(zero_copy_only=False))
@@ -273,7 +273,7 @@ class WindowedWork:
         return AggregationTask(**facts)
 
     def initial(self, setting: WorkSettings, columns: Schema) -> Task:
-        raise InvalidArgument("A Windowed query has no state to start with: push rows instead.")
+        raise InvalidArgument("A Windowed query takes no initial state. Push rows instead.")
 
     def rows(self, table: pa.Table) -> list[Any]:
         columns = [table.column(key.name).to_pylist() for key in self._keys]
@@ -304,7 +304,7 @@ def _frame(query: Windowed, columns: Mapping[str, Field]) -> _Frame | None:
         return None
     time, lengths = _known(columns, given[0]), [micros(length) for length in given[1:]]
     if time.type not in _TIMES:
-        raise InvalidArgument(f"A window is over a timestamp; {time.name!r} is {time.type}.")
+        raise InvalidArgument(f"A window needs a timestamp, but {time.name!r} is {time.type}.")
     if query.session is not None:
         return _Frame(time, "session_window", gap_us=lengths[0])
     length, slide, start = [*lengths, *(lengths[0], 0)[len(lengths) - 1 :]]
@@ -331,7 +331,11 @@ def _watermark(
 
 
 def _merged(merges: Sequence[Merge], values: pa.Table, runs: Runs) -> pa.Table:
-    """A row for each group, two and two neighbours merged at a time: a group may have many."""
+    """One row for each group of rows.
+
+    Neighbours are merged in pairs until one is left, since a group may have many rows: that takes
+    as many steps as the logarithm of the largest group.
+    """
     held, sizes = values.take(pa.array(runs.rows)), runs.sizes
     while sizes.max(initial=0) > 1:
         within = np.arange(held.num_rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -66,11 +66,11 @@ class ReadOptions:
 
     def _check_feed(self) -> None:
         if self.push_filters and (self.feed or self.metadata is not None):
-            raise InvalidArgument("pushFilters goes with the state of a version, nothing else.")
+            raise InvalidArgument("pushFilters applies only to reading the state of a version.")
         if not self.feed:
             if self.start is not None or self.end is not None:
                 raise InvalidArgument(
-                    "changeStartVersion and changeEndVersion go with readChangeFeed=true."
+                    "changeStartVersion and changeEndVersion need readChangeFeed=true."
                 )
             return
         if self.version is not None or self.metadata is not None:
@@ -82,7 +82,7 @@ class ReadOptions:
             raise InvalidArgument("readChangeFeed needs changeStartVersion, the first to read.")
         if self.end is not None and self.end < self.start:
             raise InvalidArgument(
-                f"changeEndVersion {self.end} lies before changeStartVersion {self.start}."
+                f"changeEndVersion {self.end} is before changeStartVersion {self.start}."
             )
 
 
@@ -101,14 +101,14 @@ def _number(found: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()):
-        raise InvalidArgument(f"{name} is a whole number, 0 or above, not {text!r}.")
+        raise InvalidArgument(f"{name} must be a whole number, 0 or above, not {text!r}.")
     return int(text)
 
 
 def _flag(found: Mapping[str, str], name: str) -> bool:
     text = found.get(name.lower(), "false").lower()
     if text not in ("true", "false"):
-        raise InvalidArgument(f"{name} is true or false, not {text!r}.")
+        raise InvalidArgument(f"{name} must be true or false, not {text!r}.")
     return text == "true"
 
 
@@ -118,14 +118,14 @@ def _columns(found: Mapping[str, str]) -> tuple[str, ...] | None:
         return None
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
-        raise InvalidArgument("columns is a list of names with commas, such as user,total.")
+        raise InvalidArgument("columns must be names separated by commas, such as user,total.")
     return names
 
 
 def _metadata(found: Mapping[str, str]) -> str | None:
     text = found.get("metadata", "false").lower()
     if text not in _METADATA:
-        raise InvalidArgument(f"metadata is one of {', '.join(_METADATA)}, not {text!r}.")
+        raise InvalidArgument(f"metadata must be one of {', '.join(_METADATA)}, not {text!r}.")
     return _METADATA[text]
 
 

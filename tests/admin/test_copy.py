@@ -442,7 +442,7 @@ def test_a_root_is_not_copied_to_itself_or_into_itself(shop: LocalStorage, tmp_p
         with pytest.raises(InvalidArgument, match="is the root to copy from"):
             plan_copy(shop, LocalStorage(place))
     for place in (f"{shop.location}/copy", tmp_path):
-        with pytest.raises(InvalidArgument, match="lie inside each other"):
+        with pytest.raises(InvalidArgument, match="one inside the other"):
             plan_copy(shop, LocalStorage(place))
 
 

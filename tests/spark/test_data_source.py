@@ -440,23 +440,23 @@ def test_versions_are_listed_with_batch_watermark_and_tags(
     [
         ({}, "Say which state to read"),
         ({"path": "x", "batchId": "3"}, "no option 'batchid'; it has path, version, operatorId"),
-        ({"path": "x", "operatorId": "one"}, "operatorId is a whole number, 0 or above"),
-        ({"path": "x", "readChangeFeed": "yes"}, "readChangeFeed is true or false"),
+        ({"path": "x", "operatorId": "one"}, "operatorId must be a whole number, 0 or above"),
+        ({"path": "x", "readChangeFeed": "yes"}, "readChangeFeed must be true or false"),
         ({"path": "x", "readChangeFeed": "true"}, "needs changeStartVersion"),
-        ({"path": "x", "changeStartVersion": "1"}, "go with readChangeFeed=true"),
+        ({"path": "x", "changeStartVersion": "1"}, "need readChangeFeed=true"),
         (
             {"path": "x", "readChangeFeed": "true", "changeStartVersion": "3",
              "changeEndVersion": "2"},
-            "2 lies before changeStartVersion 3",
+            "2 is before changeStartVersion 3",
         ),
         (
             {"path": "x", "readChangeFeed": "true", "changeStartVersion": "3", "version": "2"},
             "leave out version",
         ),
         ({"path": "x", "storeName": "a", "stateVarName": "b"}, "name the same thing"),
-        ({"path": "x", "columns": " ,"}, "list of names"),
-        ({"path": "x", "metadata": "true", "pushFilters": "true"}, "pushFilters goes with"),
-        ({"path": "x", "metadata": "all"}, "metadata is one of true, stores, versions, false"),
+        ({"path": "x", "columns": " ,"}, "names separated by commas"),
+        ({"path": "x", "metadata": "true", "pushFilters": "true"}, "pushFilters applies only"),
+        ({"path": "x", "metadata": "all"}, "metadata must be one of true, stores, versions, false"),
     ],
 )  # fmt: skip
 def test_an_option_that_cannot_be_is_refused(options: dict[str, str], hint: str) -> None:

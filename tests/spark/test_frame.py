@@ -296,13 +296,13 @@ def test_frames_of_spark_connect_are_refused_with_what_to_do() -> None:
         (lambda f: stateful(f).join(f, "id"), "static DataFrame only"),
         (lambda f: stateful(f).join(stateful(f), "id"), "static DataFrame only"),
         (lambda f: stateful(f).join("names", "id"), "join takes a static DataFrame, not str"),  # type: ignore[arg-type]
-        (lambda f: stateful(f).union(f), "wrap it by stateful"),
+        (lambda f: stateful(f).union(f), "Wrap it with stateful"),
         (lambda f: stateful(f).groupBy(0), "places from 1 to 5, not 0"),
         (lambda f: stateful(f).groupBy("id", 6), "places from 1 to 5, not 6"),
         (lambda f: stateful(f).groupBy("id").pivot("v"), "GroupedData.pivot .* foreachBatch"),
         (lambda f: stateful(f).groupBy("id").applyInPandas(len, "n long"), "applyInPandas"),
         (lambda f: stateful(f).groupBy("id").agg(F.max(F.struct("ts", "v"))), "max_by"),
-        (lambda f: stateful(f).transform(lambda g: 3), "not the wrapper"),
+        (lambda f: stateful(f).transform(lambda g: 3), "It must return the wrapper"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(

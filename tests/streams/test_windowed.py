@@ -274,7 +274,7 @@ def test_a_sum_that_does_not_fit_fails_the_batch_as_in_spark() -> None:
         ({"aggs": {"x": "sum(v, true)"}}, "sum takes 1 column"),
         ({"aggs": {"x": "sum(w)"}}, "'w', which is none of the columns id, ts, v"),
         ({"aggs": {}}, "needs an aggregate"),
-        ({"keys": "nobody"}, "'nobody' is none of the columns"),
+        ({"keys": "nobody"}, "'nobody' is not one of the columns"),
         ({"mode": "append"}, "Append mode needs a watermark"),
         ({"mode": "sometimes"}, "append, update, complete"),
         ({"window": ("v", "1 minute")}, "'v' is long"),

@@ -366,9 +366,9 @@ class CopyJob:
     def _check_newest(self) -> None:
         if self._newest in self._vanished:
             raise VersionNotFound(
-                f"Version {self._newest} of {self._source.location} was removed by retention while "
-                "it was copied. Run the same copy again: it takes the newest there is and keeps "
-                "the files that are there. Or stop the stream meanwhile."
+                f"Retention removed version {self._newest} of {self._source.location} while it was "
+                "copied. Run the same copy again: it takes the newest version, and keeps the files "
+                "copied so far. If that repeats, stop the stream meanwhile."
             )
 
     def _commit(self) -> None:
@@ -410,8 +410,8 @@ class CopyJob:
         for file in needed_files(found.manifests, waiting):
             if found.sizes.get(file.path, -1) < file.least_bytes:
                 raise Conflict(
-                    f"{file.path} has gone from {self._target.location} while it was copied to: "
-                    "somebody else writes there. Stop that, then run the copy again."
+                    f"{file.path} disappeared from {self._target.location} during the copy: "
+                    "another process writes there. Stop it, then run the copy again."
                 )
 
     def _bring_tags(self) -> None:

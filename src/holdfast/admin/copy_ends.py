@@ -184,7 +184,7 @@ def check_places(source: Storage, target: Storage) -> None:
         raise InvalidArgument(f"{target.location} is the root to copy from. Name another place.")
     if here.startswith(f"{there}/") or there.startswith(f"{here}/"):
         raise InvalidArgument(
-            f"{source.location} and {target.location} lie inside each other. Name a place apart."
+            f"{source.location} and {target.location} are one inside the other. Name another place."
         )
     if target.read_only:
         raise InvalidArgument(

@@ -164,7 +164,7 @@ class StatefulDataFrame:
     ) -> StatefulDataFrame:
         if not isinstance(other, StatefulDataFrame):
             raise InvalidArgument(
-                f"union takes another wrapped stream, not {type(other).__name__}: wrap it by "
+                f"union takes another wrapped stream, not {type(other).__name__}. Wrap it with "
                 "stateful()."
             )
         native = unite(self._native, other._native)
@@ -179,8 +179,8 @@ class StatefulDataFrame:
         result = func(self, *args, **kwargs)
         if not isinstance(result, StatefulDataFrame):
             raise InvalidArgument(
-                f"The function given to transform returned {type(result).__name__}, not the "
-                "wrapper it was given."
+                f"The function passed to transform returned {type(result).__name__}. It must "
+                "return the wrapper, or one made from it."
             )
         return result
 
@@ -191,8 +191,8 @@ class StatefulDataFrame:
             return StatefulDataFrame(native)
         if seam.frames.has_watermark(self._native):
             raise InvalidArgument(
-                "The stream has a watermark already, and operators go by that one: leave out the "
-                "withWatermark behind them. Spark would wait for the later of the two for ever."
+                "The stream has a watermark already, and its operators use that one. Leave out the "
+                "second withWatermark: Spark would wait for the later of the two forever."
             )
         event_time = EventTime(next(f for f in native.schema if DELAY in (f.metadata or {})))
         return StatefulDataFrame(native, self._flow.then(event_time.observed, native, event_time))
@@ -239,8 +239,8 @@ class StatefulDataFrame:
         before = self._native
         if subset is not None and not subset:
             raise InvalidArgument(
-                "The list of columns that rows are equal by is empty. Name some, or leave the list "
-                "out for all columns."
+                "The list of columns to compare is empty. Name some, or leave out the list to "
+                "compare all columns."
             )
         names = before.columns if subset is None else seam.columns.columns_called(before, subset)
         operator = Deduplication(before, names, within_watermark=within_watermark)

@@ -62,7 +62,7 @@ class StatefulStreamWriter:
         """append, update or complete."""
         if outputMode.lower() not in _OUTPUT_MODES:
             raise InvalidArgument(
-                f"The output mode is one of {', '.join(_OUTPUT_MODES)}, not {outputMode!r}."
+                f"The output mode must be one of {', '.join(_OUTPUT_MODES)}, not {outputMode!r}."
             )
         self._mode = outputMode.lower()
         return self

@@ -353,7 +353,7 @@ def _merged(merges: Sequence[Merge], values: pa.Table, runs: Runs) -> pa.Table:
 
 def _known(columns: Mapping[str, Field], name: str) -> Field:
     if name not in columns:
-        raise InvalidArgument(f"{name!r} is none of the columns {', '.join(columns)}.")
+        raise InvalidArgument(f"{name!r} is not one of the columns {', '.join(columns)}.")
     return columns[name]
 
 

@@ -215,7 +215,7 @@ class Operator(ABC):
         """
         if variable is not None:
             raise InvalidArgument(
-                f"viewVariable is {variable!r}, and {self.title} has no state variables. Leave it "
+                f"viewVariable is {variable!r}, but {self.title} has no state variables. Leave it "
                 "out."
             )
         return ViewSource()

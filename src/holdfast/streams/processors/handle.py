@@ -96,7 +96,9 @@ class Handle:
                 "mode ProcessingTime or EventTime."
             )
         if name in self.variables:
-            raise InvalidArgument(f"The state variable {name!r} is asked for twice.")
+            raise InvalidArgument(
+                f"The state variable {name!r} is requested twice. Use another name."
+            )
         variable = new_variable(name, kind, values, keys, ttl_ms)
         self.variables[name] = variable
         if self._open is None:

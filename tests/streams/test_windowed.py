@@ -276,7 +276,7 @@ def test_a_sum_that_does_not_fit_fails_the_batch_as_in_spark() -> None:
         ({"aggs": {}}, "needs an aggregate"),
         ({"keys": "nobody"}, "'nobody' is not one of the columns"),
         ({"mode": "append"}, "Append mode needs a watermark"),
-        ({"mode": "sometimes"}, "append, update, complete"),
+        ({"mode": "sometimes"}, "append, update or complete"),
         ({"window": ("v", "1 minute")}, "'v' is long"),
         ({"window": ("ts", "1 month")}, "'1 month' is not a duration"),
         ({"window": ("ts", "1 minute", "2 minutes")}, "slide is at most its length"),
@@ -298,7 +298,7 @@ def test_what_belongs_to_a_processor_is_refused_of_a_windowed_query() -> None:
         StateTestDriver(query, "id", SCHEMA)
     with pytest.raises(holdfast.InvalidArgument, match="needs schema"):
         StateTestDriver(query)
-    with pytest.raises(holdfast.InvalidArgument, match="push rows instead"):
+    with pytest.raises(holdfast.InvalidArgument, match="Push rows instead"):
         StateTestDriver(query, schema=SCHEMA).preload([])
 
 

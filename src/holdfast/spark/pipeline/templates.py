@@ -6,9 +6,9 @@ the same in every version; only the rows differ. So a step is planned once over 
 and `fill` copies the analysed plan with the stand-ins' leaves replaced by the plan of the rows.
 
 That is right only if analysis yields the same plan each time. Analysis draws the seeds of random
-functions, and subqueries are not searched for stand-ins; in both cases `jvm.find_gap` returns None
-and the step is planned again for each version. What Spark settles after analysis, such as the
-current time, is settled for each filled plan.
+functions, and subqueries are not searched for stand-ins; in both cases `seam.frames.filler`
+returns None and the step is planned again for each version. What Spark settles after analysis, such
+as the current time, is settled for each filled plan.
 """
 
 from __future__ import annotations

@@ -68,9 +68,12 @@ def check_sink(
     for column in partition_by:
         if column not in schema.names:
             raise seam.rules.spark_error(
-                session, "columnNotFoundInExistingColumnsError", "Partition", column,
+                session,
+                "columnNotFoundInExistingColumnsError",
+                "Partition",
+                column,
                 list(schema.names),
-            )  # fmt: skip
+            )
     seam.rules.check_partition_columns(session, schema, list(partition_by))
 
 

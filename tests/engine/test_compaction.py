@@ -16,9 +16,11 @@ from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.engine.files.manifest import PartitionEntry, SegmentRef
 from holdfast.engine.files.segment_writer import SegmentWriter
-from holdfast.engine.partition.chain import Chain, SegmentCache, StoreShape
+from holdfast.engine.partition.chain import Chain, SegmentCache
+from holdfast.engine.partition.reader import PartitionReader
 from holdfast.engine.partition.rows import NEVER
-from holdfast.engine.partition.writer import PartitionReader, PartitionWriter
+from holdfast.engine.partition.shape import StoreShape
+from holdfast.engine.partition.writer import PartitionWriter
 from holdfast.engine.versions.commit import Swap, swap_in
 from holdfast.engine.versions.compaction import MergePlan, merge, output_path, plan
 from holdfast.types import parse_schema

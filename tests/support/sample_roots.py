@@ -10,7 +10,7 @@ from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.locations import open_storage
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.hashing.samples import HASH_NAME
-from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.first import new_store_entry

@@ -20,15 +20,16 @@ from holdfast.engine.files.manifest import (
     Manifest,
     PartitionEntry,
     SegmentRef,
-    StoreEntry,
     fingerprint,
 )
 from holdfast.engine.files.segment import SegmentInfo
 from holdfast.engine.files.segment_writer import SegmentWriter
 from holdfast.engine.hashing.samples import check_samples
-from holdfast.engine.partition.chain import Chain, SegmentCache, StoreShape
+from holdfast.engine.partition.chain import Chain, SegmentCache
+from holdfast.engine.partition.reader import PartitionReader
 from holdfast.engine.partition.rows import Rows
-from holdfast.engine.partition.writer import PartitionReader, PartitionWriter
+from holdfast.engine.partition.shape import StoreShape, check_same_store, check_shape
+from holdfast.engine.partition.writer import PartitionWriter
 from holdfast.engine.statestore import EngineReadStateStore, EngineStateStore
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.commit import PreparedPartition, Swap, fits
@@ -451,48 +452,3 @@ class EngineProvider(StateStoreProvider):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}[id={self._id},dir={self.base_dir}]"
-
-
-def check_shape(
-    key_schema: Schema, value_schema: Schema, key_index: int | None, prefix: int
-) -> None:
-    """Raise InvalidArgument for schemas and ordinals that a store cannot have."""
-    key_schema.check_key()
-    value_schema.check_value()
-    if len(key_schema) == 0:
-        raise InvalidArgument("A key needs at least one column.")
-    if shared := sorted(set(key_schema.names) & set(value_schema.names)):
-        raise InvalidArgument(
-            f"The column {shared[0]!r} is in the key and in the value. Rename one of them.",
-            condition="STATE_STORE_INVALID_SCHEMA",
-        )
-    if key_index is not None and not 0 <= key_index < len(key_schema):
-        raise InvalidArgument(
-            f"key_index_ordinal {key_index} is not a column of a key with {len(key_schema)}. "
-            "Columns count from 0."
-        )
-    if not 0 <= prefix <= len(key_schema):
-        raise InvalidArgument(
-            f"num_cols_prefix_key {prefix} is not within the key's {len(key_schema)} columns."
-        )
-
-
-def check_same_store(stored: StoreEntry, shape: StoreShape, what: str) -> None:
-    """Raise InvalidArgument for a shape that is not the stored one's; `what` names the store."""
-    pairs = [
-        ("key", stored.key_schema, shape.key_schema),
-        ("value", stored.value_schema, shape.value_schema),
-    ]
-    for name, old, new in pairs:
-        if old != new:
-            raise InvalidArgument(
-                f"The {name} schema of {what} differs from the stored one: "
-                f"{old.describe_difference(new)}. Stored: {old.ddl()}.",
-                condition="STATE_STORE_SCHEMA_MISMATCH",
-            )
-    if (stored.key_index, stored.prefix) != (shape.key_index, shape.prefix):
-        raise InvalidArgument(
-            f"{what} is stored with key_index_ordinal={stored.key_index} and num_cols_prefix_key="
-            f"{stored.prefix}, not {shape.key_index} and {shape.prefix}.",
-            condition="STATE_STORE_SCHEMA_MISMATCH",
-        )

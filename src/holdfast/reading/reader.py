@@ -16,10 +16,10 @@ import pyarrow as pa
 from holdfast.engine.arrays import Hashes
 from holdfast.engine.files.manifest import Manifest, PartitionEntry
 from holdfast.engine.files.segment import HASH
-from holdfast.engine.partition.chain import StoreShape
 from holdfast.engine.partition.ranges import range_pieces, row_pairs
+from holdfast.engine.partition.reader import FOUND, PartitionReader, hashes_of, rows_table
 from holdfast.engine.partition.rows import Rows
-from holdfast.engine.partition.writer import FOUND, PartitionReader, hashes_of, rows_table
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import (
     Closed,

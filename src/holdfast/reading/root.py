@@ -7,8 +7,9 @@ from functools import cached_property
 
 from holdfast.engine.files.filenames import COPYING, VERSIONS, manifest_version
 from holdfast.engine.files.manifest import Manifest, PartitionEntry, SegmentRef, StoreEntry
-from holdfast.engine.partition.chain import Chain, SegmentCache, StoreShape
-from holdfast.engine.partition.writer import PartitionReader
+from holdfast.engine.partition.chain import Chain, SegmentCache
+from holdfast.engine.partition.reader import PartitionReader
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Corruption, InvalidArgument, VersionNotFound

@@ -12,8 +12,7 @@ from holdfast.backends.locations import open_storage
 from holdfast.conf import StateStoreConf
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.hashing.samples import check_samples
-from holdfast.engine.partition.chain import StoreShape
-from holdfast.engine.provider import check_same_store, check_shape
+from holdfast.engine.partition.shape import StoreShape, check_same_store, check_shape
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.first import first_version, new_store_entries
 from holdfast.engine.versions.log import VersionLog

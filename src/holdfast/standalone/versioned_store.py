@@ -14,7 +14,7 @@ import pyarrow as pa
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.conf import StateStoreConf
 from holdfast.engine.files.manifest import Manifest, PartitionEntry
-from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.periodic import PeriodicJob
 from holdfast.engine.statestore import EngineStateStore
 from holdfast.engine.storage import Runtime, Storage

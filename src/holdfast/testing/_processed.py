@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.engine.files.segment import HASH
 from holdfast.engine.hashing.spark_hash import KeyHasher
-from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.streams.clock import EVENT_TIME, NO_TIME, PROCESSING_TIME, Clock, checked_time_mode
 from holdfast.streams.processors.handle import fresh, variables_of

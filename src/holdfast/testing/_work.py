@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.engine.files.segment import HASH
 from holdfast.engine.hashing.spark_hash import partition_of
-from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.processors.handle import QueryInfo
 from holdfast.streams.tasks.task import StoreSpec, Task

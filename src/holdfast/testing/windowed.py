@@ -20,8 +20,8 @@ import pyarrow as pa
 from holdfast.engine.arrays import Mask
 from holdfast.engine.files.segment import HASH, index_numbers
 from holdfast.engine.hashing.spark_hash import key_hashes
-from holdfast.engine.partition.chain import StoreShape
 from holdfast.engine.partition.columns import canonical_column
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.streams.aggregates.grouping import Numbers, Runs, codes_of

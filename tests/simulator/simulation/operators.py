@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 from pyspark.sql.types import LongType, StructField, StructType
 
-from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.spark.operators.operator import Operator, TaskSettings
 from holdfast.streams.outbox import Outbox

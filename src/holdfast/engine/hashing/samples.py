@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from holdfast.engine.hashing.spark_hash import HASH_NAME
-from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.types import one_array
 

@@ -6,69 +6,23 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from holdfast.engine.files.blocks import BadSegment
 from holdfast.engine.files.extent import BlobExtent, BufferExtent, Extent
 from holdfast.engine.files.filenames import copy_path
-from holdfast.engine.files.manifest import PartitionEntry, SegmentRef, StoreEntry
+from holdfast.engine.files.manifest import PartitionEntry, SegmentRef
 from holdfast.engine.files.segment import Layout, Segment
-from holdfast.engine.hashing.spark_hash import KeyHasher
 from holdfast.engine.partition.chunk_cache import ChunkShare
 from holdfast.engine.partition.stack import Bounds, SegmentStack, Source
 from holdfast.engine.storage import BlobNotFound, Storage, TooLarge
 from holdfast.errors import Corruption
-from holdfast.types import RowCodec, Schema, parse_schema
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 _MOST_TRUSTED = 256
 """More than a chain has; a segment that was written longer ago than this many is checked."""
-
-
-@dataclass(frozen=True)
-class StoreShape:
-    """What follows from a store's schemas: codecs, hasher and columns."""
-
-    key_schema: Schema
-    value_schema: Schema
-    key_index: int | None
-    prefix: int
-    keys: RowCodec
-    values: RowCodec
-    hasher: KeyHasher
-    layout: Layout
-
-    @classmethod
-    def of(
-        cls, key_schema: Schema, value_schema: Schema, key_index: int | None, prefix: int
-    ) -> StoreShape:
-        """The shape of a store with these schemas."""
-        return cls(
-            key_schema,
-            value_schema,
-            key_index,
-            prefix,
-            RowCodec(key_schema),
-            RowCodec(value_schema),
-            KeyHasher(key_schema, prefix or len(key_schema)),
-            Layout(key_schema.arrow, value_schema.arrow, key_index),
-        )
-
-    @cached_property
-    def prefix_shape(self) -> StoreShape:
-        """The shape of a store with the prefix alone as its key. Requires: there is one."""
-        fields = self.key_schema.json()["fields"][: self.prefix]
-        prefix = parse_schema({"type": "struct", "fields": fields})
-        return StoreShape.of(prefix, self.value_schema, None, 0)
-
-    @classmethod
-    def of_entry(cls, store: StoreEntry) -> StoreShape:
-        """The shape a manifest describes."""
-        return cls.of(store.key_schema, store.value_schema, store.key_index, store.prefix)
 
 
 class SegmentCache:

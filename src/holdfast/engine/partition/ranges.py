@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from holdfast.engine.arrays import Mask
 from holdfast.engine.files.segment import index_numbers
-from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.partition.reader import PartitionReader
 from holdfast.engine.partition.rows import NEVER, Rows
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.partition.stack import IndexRange
-from holdfast.engine.partition.writer import PartitionReader
 from holdfast.errors import InvalidArgument
 from holdfast.store import RowPair
 from holdfast.types import RowCodec, parse_schema

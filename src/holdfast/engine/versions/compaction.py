@@ -10,7 +10,8 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.files.filenames import segment_path
 from holdfast.engine.files.manifest import PartitionEntry, SegmentRef
 from holdfast.engine.files.segment_writer import SegmentWriter
-from holdfast.engine.partition.chain import Chain, StoreShape
+from holdfast.engine.partition.chain import Chain
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.partition.stack import SegmentStack
 from holdfast.engine.storage import Storage
 from holdfast.engine.versions.commit import Swap

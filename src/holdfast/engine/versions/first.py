@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.engine.files.manifest import Manifest, PartitionEntry, StoreEntry
 from holdfast.engine.hashing.samples import make_samples
 from holdfast.engine.hashing.spark_hash import HASH_NAME
-from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.storage import Runtime
 
 

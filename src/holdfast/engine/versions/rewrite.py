@@ -18,9 +18,10 @@ from holdfast.engine.files.manifest import (
     fingerprint,
 )
 from holdfast.engine.files.segment_writer import SegmentWriter
-from holdfast.engine.partition.chain import Chain, SegmentCache, StoreShape
+from holdfast.engine.partition.chain import Chain, SegmentCache
+from holdfast.engine.partition.reader import PartitionReader
 from holdfast.engine.partition.rows import Rows
-from holdfast.engine.partition.writer import PartitionReader
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.commit import PreparedPartition
 from holdfast.engine.versions.first import new_store_entry

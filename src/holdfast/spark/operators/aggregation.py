@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from holdfast.engine.files.segment import HASH
 from holdfast.engine.hashing.spark_hash import spark_sql_hash
-from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.spark.interop import seam

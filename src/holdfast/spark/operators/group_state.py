@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import Row, StructType, TimestampType
 
-from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.spark.operators.keyed import KeyedOperator
 from holdfast.spark.operators.operator import TaskSettings, ViewSource, nullable

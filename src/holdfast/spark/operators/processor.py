@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import Row
 
-from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.spark.operators.keyed import KeyedOperator, KeyedRows

@@ -13,8 +13,7 @@ from holdfast.backends.locations import open_storage
 from holdfast.conf import BESIDE_CHECKPOINT, StateStoreConf
 from holdfast.engine.files.manifest import Manifest, StoreEntry
 from holdfast.engine.hashing.samples import check_samples
-from holdfast.engine.partition.chain import StoreShape
-from holdfast.engine.provider import check_same_store
+from holdfast.engine.partition.shape import StoreShape, check_same_store
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.commit import PreparedPartition
 from holdfast.engine.versions.first import first_version, new_store_entries

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.engine.files.segment import HASH
-from holdfast.engine.partition.writer import FOUND
+from holdfast.engine.partition.reader import FOUND
 from holdfast.errors import InvalidArgument
 from holdfast.streams.clock import Clock, TimerValues
 from holdfast.streams.outbox import Outbox

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.engine.files.segment import EXPIRES, HASH
-from holdfast.engine.partition.writer import FOUND
+from holdfast.engine.partition.reader import FOUND
 from holdfast.streams.aggregates.grouping import codes_of
 from holdfast.streams.processors.variables import Variable
 from holdfast.streams.stores.contract import TaskStore

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from holdfast.engine.files.manifest import fingerprint
 from holdfast.engine.files.segment import index_numbers
+from holdfast.engine.partition.reader import FOUND
 from holdfast.engine.partition.rows import NEVER
-from holdfast.engine.partition.writer import FOUND
 from holdfast.engine.versions.commit import PreparedPartition
 from holdfast.store import StateStore, StateStoreMetrics
 

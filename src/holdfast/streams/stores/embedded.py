@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from holdfast.backends.memory import MemoryStorage
 from holdfast.engine.files.manifest import Manifest
-from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.first import first_version, new_store_entries
 from holdfast.engine.versions.log import VersionLog

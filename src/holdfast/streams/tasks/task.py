@@ -25,7 +25,7 @@ from holdfast.coordinator import CoordinatorAddress
 from holdfast.engine.files.filenames import PLACE
 from holdfast.engine.files.segment import HASH, index_numbers
 from holdfast.engine.hashing.spark_hash import partition_of
-from holdfast.engine.partition.chain import StoreShape
+from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.storage import BlobNotFound, Runtime, Storage
 from holdfast.engine.versions.commit import PreparedPartition, Swap
 from holdfast.engine.versions.log import RecentVersions, VersionLog

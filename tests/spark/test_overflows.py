@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +20,8 @@ from pyspark.sql import functions as F
 
 import holdfast
 from holdfast import stateful
-from holdfast.spark.operators import functions as partials
+from holdfast.streams.aggregates.functions import BY_NODE
+from holdfast.streams.aggregates.parts import FunctionCall, Parts, sum_of
 
 pytestmark = pytest.mark.spark
 
@@ -42,6 +44,10 @@ def _write(folder: Path, first: int, last: int) -> None:
         ids, cells = zip(*_BATCHES[number], strict=True)
         times = [datetime(2026, 1, 1, tzinfo=UTC)] * len(ids)
         write_batch(folder, number, pa.table([ids, cells, times], schema=_KINDS))
+
+
+def _one_column(call: FunctionCall) -> Parts:
+    return Parts(sum_of(call).partials[:1], "sum")
 
 
 def _totals(frame: Any, *keys: Any) -> Any:
@@ -92,7 +98,7 @@ def test_state_that_does_not_know_what_overflowed_goes_on_and_knows_from_then(
     _write(tmp_path / "in", 0, 1)
     with monkeypatch.context() as before:
         # As sums were kept at first: by one column, which is null for nothing and for too much.
-        before.setitem(partials._FUNCTIONS, "Sum", partials._one("sum", F.sum))
+        before.setitem(BY_NODE, "Sum", replace(BY_NODE["Sum"], take_apart=_one_column))
         assert len(_run(native_runs, tmp_path)["ours"]) == 1
     assert "s_seen" not in holdfast.read(tmp_path / "ours").value_schema.names
     _write(tmp_path / "in", 1, 3)

@@ -64,7 +64,7 @@ def test_drivers_are_made_by_a_fixture_and_closed_after_each_test(tmp_path: Path
 def test_the_fixture_is_listed_with_what_it_does(tmp_path: Path) -> None:
     done = _pytest(tmp_path, "--fixtures")
     assert "state_driver" in done.stdout
-    assert "closes each after the test" in done.stdout
+    assert "closes them after the test" in done.stdout
 
 
 def test_pytest_starts_without_arrow_numpy_and_pyspark_for_it() -> None:

@@ -268,7 +268,7 @@ def probe(root: str, count: int, size: int) -> None:
 def write_amplification(report: Report, folder: Path, count: int, size: int) -> None:
     """All bytes written over 200 batches with default settings, against those of the deltas."""
     written = [0]
-    write_all = local._write_all
+    write_all = local.write_all
 
     def counting(descriptor: int, data: memoryview) -> int:
         written[0] += len(data)
@@ -279,7 +279,7 @@ def write_amplification(report: Report, folder: Path, count: int, size: int) -> 
         store.put_many(batch_of(np.arange(count), long_keys))
     db.maintain()
     rng = np.random.default_rng(9)
-    local._write_all = counting
+    local.write_all = counting
     deltas = 0
     try:
         for _ in range(200):
@@ -288,7 +288,7 @@ def write_amplification(report: Report, folder: Path, count: int, size: int) -> 
             deltas += segments[0].info.size
             db.maintain()
     finally:
-        local._write_all = write_all
+        local.write_all = write_all
     name = f"write amplification, 200 batches of {size:,} on {count:,} keys"
     report.add(name, written[0] / deltas, "times", at_most=8)
     db.close()

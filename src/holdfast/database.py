@@ -1,8 +1,8 @@
 """The place of `holdfast.standalone` and `holdfast.admin` before they were rooms."""
 
-from holdfast.deprecation import moved_names
+from holdfast.deprecation import moved_names as _moved_names
 
-__getattr__ = moved_names(__name__, {
+_MOVED = {
     "Database": "holdfast.standalone:VersionedStore",
     "VersionInfo": "holdfast.standalone",
     "PartitionedReader": "holdfast.standalone",
@@ -13,4 +13,6 @@ __getattr__ = moved_names(__name__, {
     "Copying": "holdfast.admin:CopyJob",
     "CopyPlan": "holdfast.admin",
     "plan_copy": "holdfast.admin",
-})  # fmt: skip
+}  # fmt: skip
+__all__ = list(_MOVED)
+__getattr__ = _moved_names(__name__, _MOVED)

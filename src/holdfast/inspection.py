@@ -1,8 +1,8 @@
 """The place of `holdfast.reading` before it had this name."""
 
-from holdfast.deprecation import moved_names
+from holdfast.deprecation import moved_names as _moved_names
 
-__getattr__ = moved_names(__name__, {
+_MOVED = {
     "open_root": "holdfast.reading",
     "open_roots": "holdfast.reading",
     "read_state": "holdfast.reading",
@@ -25,4 +25,6 @@ __getattr__ = moved_names(__name__, {
     "Diff": "holdfast.reading",
     "FileCheck": "holdfast.reading",
     "Verification": "holdfast.reading",
-})  # fmt: skip
+}  # fmt: skip
+__all__ = list(_MOVED)
+__getattr__ = _moved_names(__name__, _MOVED)

@@ -85,6 +85,28 @@ def test_a_version_is_named_by_number_text_tag_or_newest(
         door(shop, "no such tag")
 
 
+def test_a_tag_that_looks_like_another_name_of_a_version_is_a_tag(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path, "k string", "n long") as db:
+        for number in range(1, 4):
+            with db.update() as store:
+                store.put(("a",), (number,))
+        db.tag("newest", 1)
+        db.tag("3", 2)
+        assert db.at("newest").get("a") == (1,)
+        assert db.at("3").get("a") == (2,)
+        assert db.at(3).get("a") == (3,)
+
+
+def test_methods_of_before_say_where_they_are_now(shop: Shop) -> None:
+    store, (key, value) = open_root(shop.root).store(), next(iter(shop.states[-1].items()))
+    with pytest.warns(DeprecationWarning, match=r"at\(\.\.\.\)\.find"):
+        assert store.find([key]).column("total").to_pylist() == [value]
+    with pytest.warns(DeprecationWarning, match=r"at\(\.\.\.\)\.changes"):
+        assert sum(len(rows) for rows, _ in store.changes(1)) == len(shop.states[1])
+    with pytest.warns(DeprecationWarning, match=r"at\(\.\.\.\)\.partition_of"):
+        assert store.partition_of(key) == store.at().partition_of(key)
+
+
 def held(pairs: Any) -> State:
     return {key: value for key, (value,) in pairs}
 

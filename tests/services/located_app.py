@@ -206,7 +206,7 @@ def main() -> None:
     )
     assert isinstance(query, StatefulQuery)
     # Rows of whatever size are read from state by tasks.
-    query._run.loop._delivery.needs_partitions = True
+    query._run.loop._delivery._needs_partitions = True
     for number in range(batches):
         started = time.monotonic()
         (folder / "files" / f"{number}.parquet").rename(arriving / f"{number}.parquet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,15 @@ pytestmark = pytest.mark.spark
 def run(spark: SparkSession, folder: Path, ending: str) -> tuple[weakref.ref[Any], Any]:
     """Run a query to its end; weak references to it, in Python and in the JVM."""
 
+    is_delivering, goes_on = threading.Event(), threading.Event()
+
     def deliver(rows: DataFrame, number: int) -> None:
         if ending == "its sink raises":
             raise OSError("the sink is full")
+        if ending == "it is stopped in a batch":
+            is_delivering.set()
+            while not goes_on.wait(0.1):  # the stop cancels one of these jobs
+                rows.count()
 
     query = (
         stateful(spark.readStream.schema("k string").json(str(folder / "in"))).groupBy("k").count()
@@ -37,13 +44,17 @@ def run(spark: SparkSession, folder: Path, ending: str) -> tuple[weakref.ref[Any
         with pytest.raises(Exception, match="the sink is full"):
             query.awaitTermination(240)
         assert "the sink is full" in str(query.exception())
+    elif ending == "it is stopped in a batch":
+        assert is_delivering.wait(240)
+        query.stop()
+        goes_on.set()
     else:
         query.processAllAvailable()
         query.stop()
     return weakref.ref(query), in_jvm
 
 
-@pytest.mark.parametrize("ending", ["it is stopped", "its sink raises"])
+@pytest.mark.parametrize("ending", ["it is stopped", "its sink raises", "it is stopped in a batch"])
 def test_a_query_that_is_over_is_forgotten_by_python_and_by_the_jvm(
     spark: SparkSession, tmp_path: Path, ending: str
 ) -> None:

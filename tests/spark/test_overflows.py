@@ -98,7 +98,7 @@ def test_state_that_does_not_know_what_overflowed_goes_on_and_knows_from_then(
     _write(tmp_path / "in", 0, 1)
     with monkeypatch.context() as before:
         # As sums were kept at first: by one column, which is null for nothing and for too much.
-        before.setitem(BY_NODE, "Sum", replace(BY_NODE["Sum"], take_apart=_one_column))
+        before.setitem(BY_NODE, "Sum", replace(BY_NODE["Sum"], apart=_one_column))
         assert len(_run(native_runs, tmp_path)["ours"]) == 1
     assert "s_seen" not in holdfast.read(tmp_path / "ours").value_schema.names
     _write(tmp_path / "in", 1, 3)

@@ -265,8 +265,8 @@ def copy(
 ) -> None:
     """Copy versions to another root of any kind, and verify every byte there.
 
-    To resume an interrupted copy, run it again; until it is complete, nothing opens it. To continue
-    a stream on the copy, keep its checkpoint and set stateLocation to TO.
+    To resume an interrupted copy, run it again; until it is complete, nothing opens it.
+    To continue a stream on the copy, keep its checkpoint and set stateLocation to TO.
     """
     from holdfast.cli import commands
 

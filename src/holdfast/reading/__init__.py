@@ -10,7 +10,6 @@ A root is a store made by `holdfast.open`, the state of a query, or the folder o
 used alone; `open_roots` also takes a folder that holds several of those.
 """
 
-from holdfast.deprecation import moved_names
 from holdfast.reading.find import open_root, open_roots
 from holdfast.reading.live import LiveState, choose_store, read_state
 from holdfast.reading.model import (
@@ -56,5 +55,3 @@ __all__ = [
     "FileCheck",
     "Verification",
 ]
-
-__getattr__ = moved_names(__name__, {"HistoryLine": "holdfast.reading:VersionInfo"})

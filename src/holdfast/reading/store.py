@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from datetime import date
 from decimal import Decimal
@@ -53,6 +54,27 @@ class InspectedStore:
         if opened is None or opened.version != version:
             opened = self._open = self._opened(version)
         return opened
+
+    def find(self, keys: Sequence[Any], at: VersionLike = None) -> pa.Table:
+        """Deprecated: `at(version).find(keys)` does the same."""
+        return self._version("find", at).find(keys)
+
+    def changes(self, at: VersionLike = None) -> Iterator[tuple[pa.Table, pa.Array]]:
+        """Deprecated: `at(version).changes()` does the same."""
+        return self._version("changes", at).changes()
+
+    def partition_of(self, key: Any, at: VersionLike = None) -> int:
+        """Deprecated: `at(version).partition_of(key)` does the same."""
+        return self._version("partition_of", at).partition_of(key)
+
+    def _version(self, method: str, at: VersionLike) -> VersionReader:
+        warnings.warn(
+            f"Call {method} on a version, at(...).{method}(...): the next release has it there "
+            "only.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        return self.at(at)
 
     def _opened(self, version: int) -> VersionReader:
         manifest = self.root.manifest(version)
@@ -141,7 +163,7 @@ class InspectedStore:
     ) -> Diff:
         """What changed from one version to another, key by key.
 
-        VersionLike most `limit` changes are listed (None: all); the counts are of all of them.
+        At most `limit` changes are listed (None: all); the counts are of all of them.
         """
         old, new = self.root.resolve(before), self.root.resolve(after)
         counts: dict[ChangeKind, int] = {"added": 0, "changed": 0, "removed": 0}

@@ -161,15 +161,13 @@ class VersionedStore:
         or if retention has removed it.
         """
         self._check_open()
-        if version == NEWEST:
-            return self._reopened(None)
-        if isinstance(version, str) and version.isdecimal():
-            version = int(version)
-        elif isinstance(version, str):
-            tags = self.tags
-            if version not in tags:
+        if isinstance(version, str):
+            tags = self.tags  # one may be called as a number is, or "newest"
+            if version not in tags and version == NEWEST:
+                return self._reopened(None)
+            if version not in tags and not version.isdecimal():
                 raise VersionNotFound(f"There is no tag {version!r}. The tags are {sorted(tags)}.")
-            version = tags[version]
+            version = tags[version] if version in tags else int(version)
         loaded: dict[int, Manifest] = {}
 
         def load(wanted: int) -> Manifest:  # one manifest names all partitions

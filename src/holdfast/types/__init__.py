@@ -8,6 +8,7 @@
 `columns_of` batches. Nothing here imports PySpark.
 """
 
+from holdfast.deprecation import moved_names
 from holdfast.types._batch import MOST_COLUMN_BYTES, as_table, columns_of, one_array, parts_of
 from holdfast.types._codec import Row, RowCodec
 from holdfast.types._columns import UnrepresentableValue, read_column
@@ -56,3 +57,5 @@ __all__ = [
     "MapType",
     "StructType",
 ]
+
+__getattr__ = moved_names(__name__, {"Unrepresentable": "holdfast.types:UnrepresentableValue"})

@@ -6,6 +6,7 @@ A `Follower` updates a view from version to version. Other services read it with
 own client while the state keeps changing.
 """
 
+from holdfast.deprecation import moved_names
 from holdfast.views.follower import Follower, ViewChange, ViewStep, open_view
 from holdfast.views.view import ChangeCounts, View, ViewSchema, ViewSpec, is_unbounded
 
@@ -20,3 +21,9 @@ __all__ = [
     "is_unbounded",
     "open_view",
 ]
+
+__getattr__ = moved_names(__name__, {
+    "Applied": "holdfast.views:ChangeCounts",
+    "Change": "holdfast.views:ViewChange",
+    "Step": "holdfast.views:ViewStep",
+})  # fmt: skip

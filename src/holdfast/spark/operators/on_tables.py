@@ -17,13 +17,12 @@ from holdfast.spark.pipeline.tagged_union import tagged_union
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.processors.handle import QueryInfo
 from holdfast.streams.stores.embedded import BATCH_ROWS, START, EmbeddedTask
+from holdfast.streams.tasks.inputs import INPUT
 from holdfast.streams.tasks.processor import InitialTask
 from holdfast.streams.tasks.task import StoreSpec
 from holdfast.streams.watermark import Watermarks
 
 _NOWHERE = "memory://embedded"
-_INPUT = "_input"
-"""Says of a row whether it is one that the state starts with, or one of the others."""
 
 
 def processed(operator: KeyedOperator, rows: DataFrame) -> DataFrame:
@@ -80,6 +79,6 @@ def _side_by_side(
     def held(frame: DataFrame, name: str) -> DataFrame:
         return frame.select(HASH, F.struct(*frame.columns).alias(name))
 
-    both = tagged_union([held(start, START), held(rows, BATCH_ROWS)], _INPUT, [HASH])
+    both = tagged_union([held(start, START), held(rows, BATCH_ROWS)], INPUT, [HASH])
     keys = [*(f"{START}.{key}" for key in start_keys), *(f"{BATCH_ROWS}.{key}" for key in row_keys)]
-    return both.repartition(partitions, HASH).sortWithinPartitions(_INPUT, HASH, *keys)
+    return both.repartition(partitions, HASH).sortWithinPartitions(INPUT, HASH, *keys)

@@ -37,16 +37,26 @@ class BatchFunction:
 
     def __init__(self, take: Callable[[DataFrame, int], None]) -> None:
         self._take: Callable[[DataFrame, int], None] | None = take
+        self._failure: BaseException | None = None
+        """What the last batch let out, most often because its query was stopped."""
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         take = self._take
         if take is None:
             raise RuntimeError(INTERRUPTED)
-        take(batch, batch_id)
+        try:
+            take(batch, batch_id)
+        except BaseException as failure:
+            self._failure = failure
+            raise
 
-    def release(self, failure: BaseException | None) -> None:
-        """Let go of the query, whose batches are over, and of the frames of what ended it."""
+    def release(self) -> None:
+        """Let go of the query, whose batches are over, and of the frames of what ended it.
+
+        The error stays whole but for the local variables of its frames.
+        """
         self._take = None
+        failure, self._failure = self._failure, None
         seen: set[int] = set()
         # PySpark's wrapper of this function keeps the error, its traceback the query.
         while failure is not None and id(failure) not in seen:

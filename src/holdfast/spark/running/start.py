@@ -89,7 +89,7 @@ class _Start:
     def _leave(self) -> None:
         """Let go of the place and of Spark's query, which are those of a run that is over."""
         leave_place(self._place, self._pending)
-        self._batches.release(self._outcome.batch_failure)
+        self._batches.release()
 
     def _give_up(
         self, error: BaseException, loop: VersionLoop | None, inner: SparkQuery | None
@@ -99,11 +99,13 @@ class _Start:
         self._outcome.has_ended = True
         self._pending.failed(error)
         leave_place(self._place, self._pending)
-        if inner is not None:
-            inner.stop()
-        self._batches.release(self._outcome.batch_failure)
-        self._watch.ended(error)
-        if loop is not None:
-            loop.close()
-        if self._spec.is_temporary:
-            seam.files.delete(self._session, self._spec.checkpoint)
+        try:
+            if inner is not None:
+                inner.stop()
+        finally:
+            self._batches.release()
+            self._watch.ended(error)
+            if loop is not None:
+                loop.close()
+            if self._spec.is_temporary:
+                seam.files.delete(self._session, self._spec.checkpoint)

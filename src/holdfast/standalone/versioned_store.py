@@ -6,7 +6,7 @@ import html
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -168,13 +168,7 @@ class VersionedStore:
             if version not in tags and not version.isdecimal():
                 raise VersionNotFound(f"There is no tag {version!r}. The tags are {sorted(tags)}.")
             version = tags[version] if version in tags else int(version)
-        loaded: dict[int, Manifest] = {}
-
-        def load(wanted: int) -> Manifest:  # one manifest names all partitions
-            if wanted not in loaded:
-                loaded[wanted] = self._versions.load(wanted)
-            return loaded[wanted]
-
+        load = cache(self._versions.load)  # one manifest names all partitions
         parts = [provider.get_read_store(version, load) for provider in self._providers]
         return PartitionedReader(self._place, version, parts, self._reopened)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -16,6 +17,7 @@ PACKAGES = sorted(
     for path in SOURCE.rglob("__init__.py")
     if path.parent != SOURCE
 )
+MODULES = sorted(SOURCE.parent.rglob("*.py"))
 NAMED = sorted(set(re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)*/(?:[a-z_0-9]+\.py)?)`", PAGE)))
 
 
@@ -40,3 +42,21 @@ def test_the_map_names_modules() -> None:
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/index.md"])
 def test_readers_are_led_to_the_map(page: str) -> None:
     assert "architecture.md" in (ROOT / page).read_text()
+
+
+@pytest.mark.parametrize(
+    "path", MODULES, ids=lambda path: path.relative_to(SOURCE.parent).as_posix()
+)
+def test_a_module_and_its_functions_can_be_read_at_once(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= 500
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            last = node.end_lineno or node.lineno
+            code = [line for line in node.body if not _is_text(line)]
+            length = last - code[0].lineno + 1 if code else 0
+            assert length <= 40, f"{node.name} has {length} lines"
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

@@ -27,13 +27,13 @@ import pyarrow.parquet as pq
 from harness import Report
 from processes import cpu_s
 
-WARM, MEASURED = 3, 8
+WARM, MEASURED = 2, 6
 """Batches before the measured ones, and these."""
 AT_MOST = 1.05
 
 
 def managed(frame: Any) -> Any:
-    """A total per user, of 300,000 users a batch."""
+    """A total per user, of 200,000 users a batch."""
     from pyspark.sql import functions as F
 
     return frame.groupBy("user").agg(F.sum("v").alias("total"), F.count("*").alias("n"))
@@ -63,8 +63,8 @@ def custom(frame: Any) -> Any:
 
 
 WORKLOADS: dict[str, tuple[Callable[[Any], Any], int]] = {
-    "managed": (managed, 300_000),
-    "custom": (custom, 60_000),
+    "managed": (managed, 200_000),
+    "custom": (custom, 40_000),
 }
 
 

@@ -111,7 +111,7 @@ def test_of_several_value_states_one_is_chosen_and_leaves_the_view_with_its_time
     in_dynamodb: Stream,
 ) -> None:
     in_dynamodb.add(("a", 1), ("b", 2))
-    with pytest.raises(InvalidArgument, match=r"several value states .total, last.*viewVariable"):
+    with pytest.raises(InvalidArgument, match=r"several value states: total, last.*viewVariable"):
         in_dynamodb.run(visited)
     in_dynamodb.run(visited, viewVariable="last")
     assert in_dynamodb.rows("user string, amount long, _version long") == [("a", 1, 1), ("b", 2, 1)]

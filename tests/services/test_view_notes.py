@@ -154,7 +154,7 @@ def test_a_view_is_made_anew_once_both_its_tables_are_dropped(
     with open_with_view(database, tmp_path, table) as db:
         put_totals(db, {"a": 1, None: 2})
     database.drop(table)
-    with pytest.raises(InvalidArgument, match=rf"but one called '{table}_encoded'.*Drop it, or"):
+    with pytest.raises(InvalidArgument, match=rf"but a table '{table}_encoded'.*Drop it, or"):
         open_with_view(database, tmp_path, table)
     assert len(database.rows(f"{table}_encoded")) == 1
     database.drop(f"{table}_encoded")

@@ -33,7 +33,7 @@ from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.engine.files import segment_writer
 from holdfast.engine.hashing.spark_hash import Hashes, KeyHasher
-from holdfast.engine.partition import chain
+from holdfast.engine.partition import shape
 from holdfast.engine.storage import Storage
 from holdfast.engine.versions import compaction
 from holdfast.engine.versions.log import VersionLog
@@ -166,7 +166,7 @@ class Life(RuleBasedStateMachine):
         # Small chunks, blocks and tiers, so that a few rows meet every seam there is.
         self.patches = ExitStack()
         for module, name, small in (
-            (chain, "KeyHasher", Colliding if collide else KeyHasher),
+            (shape, "KeyHasher", Colliding if collide else KeyHasher),
             (segment_writer, "CHUNK_ROWS", chunk_rows),
             (segment_writer, "BLOCK_BYTES", 512),
             (compaction, "_SMALLEST_TIER_BYTES", tier_bytes),

@@ -329,7 +329,7 @@ class VersionReader:
                 raise
             raise VersionNotFound(
                 f"Version {self.version} of {self.place.log.storage.location} was removed by "
-                "retention while it was being read. Read a newer one (`refresh()` goes on to the "
+                "retention while it was being read. Read a newer one (`refresh()` opens the "
                 "newest); a tagged version stays."
             ) from error
 

@@ -63,7 +63,7 @@ class Ending:
             conflict = self._loop.overtaken()
             if conflict is None and is_taken_batch(error):
                 conflict = Conflict(
-                    f"Another driver goes on with the checkpoint {self._spec.checkpoint}: it has "
+                    f"Another driver continues with the checkpoint {self._spec.checkpoint}: it has "
                     "taken the batch that this one was about to take. This one must stop."
                 )
             known = conflict or unwrapped(batch_failure or error)

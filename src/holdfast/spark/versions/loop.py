@@ -266,7 +266,7 @@ class VersionLoop:
         between = (result.emitted.path for result in made.every_result)
         old = {part["path"] for part in base.outbox}.union(filter(None, between))
         for path in old.difference(part.path for part in made.emitted):
-            with suppress(Unavailable):  # the clean-up removes it, too
+            with suppress(Unavailable):  # the clean-up also removes it
                 self.versions.storage.delete(path)
 
     def _report(
@@ -285,9 +285,7 @@ class VersionLoop:
 
     @fenced
     def deliver(self) -> None:
-        """Hand the newest version's rows, as the storage has them, to the sink: Spark brings its
-        batch again.
-        """
+        """Deliver the newest version once more, as it is stored: Spark brings its batch again."""
         self._claims.check()
         self._deliver_again()
         self._schedule = self._schedule.begun()

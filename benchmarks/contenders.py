@@ -96,7 +96,7 @@ class Contender:
         return seconds
 
     def _spark_query(self) -> Any:
-        return self.query._inner if self.name == OURS else self.query
+        return self.query._inner.current if self.name == OURS else self.query
 
     def _batches(self) -> int:
         return sum(p["numInputRows"] > 0 for p in self._spark_query().recentProgress)

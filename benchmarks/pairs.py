@@ -1,11 +1,12 @@
 """Two states of the code in turn: does a change cost processor time?
 
     git worktree add ../before REVISION
-    python benchmarks/pairs.py ../before/src src [--pairs 9] [--only managed,custom]
+    python benchmarks/pairs.py ../before/src src [--pairs 9] [--only many,few,sliding,...]
 
-A run is a driver of its own that feeds one query batch after batch. What counts is the CPU time of
-the driver, its JVM and its workers, of all batches but the first ones; it says little of the other
-work on the machine. The bar is the median of the ratios within pairs, whose order changes.
+The workloads are those of `stream.py` and `custom.py`, with half as many rows or fewer, and fewer
+batches. A run is a driver of its own that feeds one query batch after batch. What counts is the CPU
+time of the driver, its JVM and its workers, of all batches but the first ones; other work on the
+machine matters little to it. The bar is the median of the ratios within pairs, whose order changes.
 """
 
 from __future__ import annotations
@@ -16,90 +17,71 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+from pyspark import cloudpickle
 
+import custom
+from custom import Collections, Timers, Totals, by_arrow, by_rows
 from harness import Report
 from processes import cpu_s
+from stream import MILLION, sliding, totals, write_file
 
-WARM, MEASURED = 2, 6
-"""Batches before the measured ones, and these."""
 AT_MOST = 1.05
 
 
-def managed(frame: Any) -> Any:
-    """A total per user, of 200,000 users a batch."""
-    from pyspark.sql import functions as F
+@dataclass(frozen=True)
+class Workload:
+    """Batches of random users for one pipeline."""
 
-    return frame.groupBy("user").agg(F.sum("v").alias("total"), F.count("*").alias("n"))
-
-
-def custom(frame: Any) -> Any:
-    """The same by a processor of rows."""
-    from pyspark.sql import Row
-    from pyspark.sql.streaming import StatefulProcessor
-
-    class Totals(StatefulProcessor):
-        def init(self, handle: Any) -> None:
-            self.state = handle.getValueState("state", "total long, n long")
-
-        def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-            total, n = self.state.get() or (0, 0)
-            for row in rows:
-                total, n = total + row.v, n + 1
-            self.state.update((total, n))
-            yield Row(user=key[0], total=total, n=n)
-
-        def close(self) -> None: ...
-
-    return frame.groupBy("user").transformWithState(
-        Totals(), "user long, total long, n long", "Update", "None"
-    )
+    pipeline: object
+    rows: int
+    users: int
+    preload: int = 0
+    """Users that have a row each in a batch before the others."""
+    warm: int = 2
+    measured: int = 4
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
-WORKLOADS: dict[str, tuple[Callable[[Any], Any], int]] = {
-    "managed": (managed, 200_000),
-    "custom": (custom, 40_000),
-}
+NO_TICKS = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
+WORKLOADS = {
+    "many": Workload(totals, MILLION // 2, MILLION, preload=MILLION),
+    "sliding": Workload(sliding, 150_000, 20_000),
+    "small": Workload(totals, 1_000, 100_000, warm=10, measured=20),
+    "rows": Workload(by_rows(Totals), MILLION // 4, MILLION // 2, warm=1, measured=3),
+    "tables": Workload(by_arrow, MILLION // 2, MILLION),
+    "collections": Workload(by_rows(Collections), 100_000, 200_000, warm=1, measured=3),
+    "timers": Workload(by_rows(Timers, "EventTime"), 50_000, 50_000, settings=NO_TICKS),
+}  # fmt: skip
 
 
-def one_run(workload: str) -> float:
+def one_run(name: str) -> float:
     """The CPU seconds of the measured batches of one workload, in this process."""
-    from pyspark.sql import SparkSession
+    from contenders import OURS, Contender
 
-    from holdfast import stateful
-
-    pipeline, users = WORKLOADS[workload]
-    spark = (
-        SparkSession.builder.master("local[2]").appName(workload)
-        .config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-        .config("spark.driver.memory", "3g").config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )  # fmt: skip
+    # Workers cannot import a script's own modules.
+    cloudpickle.register_pickle_by_value(custom)
+    workload = WORKLOADS[name]
     rng = np.random.default_rng(7)
-    with tempfile.TemporaryDirectory(prefix="holdfast-pairs-") as name:
-        folder = Path(name)
-        (folder / "in").mkdir()
-        rows = spark.readStream.schema("user long, v long").parquet(str(folder / "in"))
-        query = (
-            pipeline(stateful(rows)).writeStream.outputMode("update").format("noop")
-            .option("checkpointLocation", str(folder / "cp")).start()
-        )  # fmt: skip
-        for number in range(WARM + MEASURED):
-            if number == WARM:
+    with tempfile.TemporaryDirectory(prefix="holdfast-pairs-") as folder:
+        contender = Contender(OURS, Path(folder), workload.pipeline, workload.settings)
+        contender.start()
+
+        def feed(number: int, users: np.ndarray) -> None:
+            path = write_file(Path(folder, f"{number}.parquet"), users, rng, number)
+            contender.feed(path)
+
+        feed(0, rng.permutation(workload.preload or workload.rows))
+        for number in range(1, workload.warm + workload.measured + 1):
+            if number == workload.warm + 1:
                 before = cpu_s()
-            table = pa.table({"user": rng.permutation(users), "v": rng.integers(0, 100, users)})
-            pq.write_table(table, folder / "next")
-            os.rename(folder / "next", folder / "in" / f"{number}.parquet")
-            query.processAllAvailable()
+            feed(number, rng.integers(0, workload.users, workload.rows))
         used = cpu_s() - before
-        query.stop()
-    spark.stop()
+        contender.stop()
     return used
 
 
@@ -108,8 +90,10 @@ def run_of(source: Path, workload: str) -> float:
     done = subprocess.run(
         [sys.executable, __file__, "--run", workload],
         env={**os.environ, "PYTHONPATH": str(source.resolve()), "PYSPARK_PYTHON": sys.executable},
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
+        capture_output=True, text=True,
     )  # fmt: skip
+    if done.returncode:
+        sys.exit(done.stderr)
     return float(done.stdout.split()[-1])
 
 
@@ -125,7 +109,6 @@ def main() -> None:
         return
     before, after = given.sources
     report = Report("Processor time before and after a change, in pairs")
-    holds = True
     for workload in given.only.split(","):
         ratios = []
         for number in range(given.pairs):
@@ -134,10 +117,10 @@ def main() -> None:
             ratios.append(used[after] / used[before])
             note = f"before {used[before]:.2f} s, after {used[after]:.2f} s"
             report.add(f"{workload}, pair {number + 1}", ratios[-1], "ratio", note=note)
+            print(workload, number + 1, note, f"{ratios[-1]:.3f}", file=sys.stderr, flush=True)
         report.add(f"{workload}, median", statistics.median(ratios), "ratio", at_most=AT_MOST)
-        holds = holds and report.all_hold
     report.write("pairs")
-    sys.exit(0 if holds else 1)
+    sys.exit(0 if report.all_hold else 1)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from holdfast.spark.interop import seam
 from holdfast.spark.interop.check import check_spark
 from holdfast.spark.operators.aggregation import aggregation
 from holdfast.spark.operators.deduplication import Deduplication
-from holdfast.spark.operators.group_state import GroupStates, checked_timeout
+from holdfast.spark.operators.group_state import GroupStates
 from holdfast.spark.operators.keyed import KeyedOperator
 from holdfast.spark.operators.on_tables import processed
 from holdfast.spark.operators.operator import DELAY, FrameStep, Operator, quote_column
@@ -28,6 +28,7 @@ from holdfast.spark.pipeline.flow import EventTime, Flow, Input, Sources, Stage
 from holdfast.spark.writer import StatefulStreamWriter
 from holdfast.streams.clock import checked_time_mode
 from holdfast.streams.processors.arrow import ArrowProcessor
+from holdfast.streams.processors.group_state import checked_timeout
 from holdfast.streams.processors.pandas import pandas_for
 
 ColumnOrName = Column | str

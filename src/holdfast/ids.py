@@ -11,6 +11,8 @@ from holdfast.errors import InvalidArgument
 DEFAULT_STORE_NAME = "default"
 OPERATOR = 0
 """The operator id of a store without a query."""
+TIMERS = "$timers"
+"""The store of an operator's timers."""
 _STORE_NAME = re.compile(r"[A-Za-z0-9_$][A-Za-z0-9_$.\-]{0,199}")
 _RESERVED_STORE_NAMES = frozenset({"versions", "packs", "tags", "retiring", "delivered"})
 

@@ -22,8 +22,8 @@ from holdfast.backends.local import LocalStorage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.cli import app
 from holdfast.cli import doctor as doctor_module
-from holdfast.cli.console import clean, size_text, spans
 from holdfast.cli.exits import Exit
+from holdfast.cli.texts import clean, size_text, spans
 from holdfast.errors import CONDITIONS, HoldfastError, InvalidArgument, Unavailable
 from holdfast.testing.faults import FaultyStorage
 

@@ -54,6 +54,10 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print JSON for scripts; errors are JSON on stderr.")
 ]
 
+Full = Annotated[
+    bool, typer.Option("--full", help="Show long cells whole instead of cutting them.")
+]
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -74,11 +78,11 @@ def _options(
 
 
 @app.command()
-def ls(root: RootArgument, json: Json = False) -> None:
+def ls(root: RootArgument, full: Full = False, json: Json = False) -> None:
     """List the stores at a root, or in the folders below it."""
     from holdfast.cli import commands
 
-    commands.run(json, lambda to: commands.ls(to, root))
+    commands.run(json, lambda to: commands.ls(to, root), full=full)
 
 
 @app.command()
@@ -144,6 +148,7 @@ def get(
     operator: OperatorOption = None,
     store: Store = None,
     partition: Partition = None,
+    full: Full = False,
     json: Json = False,
 ) -> None:
     """Print the value of one key, or how it changed from version to version."""
@@ -151,7 +156,7 @@ def get(
 
     chosen = commands.Selection(root, operator, store, partition)
     wanted = commands.TypedKey(tuple(key or ()), key_json)
-    commands.run(json, lambda to: commands.get(to, chosen, wanted, at, all_versions))
+    commands.run(json, lambda to: commands.get(to, chosen, wanted, at, all_versions), full=full)
 
 
 @app.command()
@@ -184,6 +189,7 @@ def scan(
     operator: OperatorOption = None,
     store: Store = None,
     partition: Partition = None,
+    full: Full = False,
     json: Json = False,
 ) -> None:
     """Print rows of a version, in no particular order."""
@@ -191,7 +197,9 @@ def scan(
 
     chosen = commands.Selection(root, operator, store, partition)
     names = None if columns is None else [name.strip() for name in columns.split(",")]
-    commands.run(json, lambda to: commands.scan(to, chosen, at, names, where, prefix, limit))
+    commands.run(
+        json, lambda to: commands.scan(to, chosen, at, names, where, prefix, limit), full=full
+    )
 
 
 @app.command()
@@ -213,13 +221,14 @@ def diff(
     operator: OperatorOption = None,
     store: Store = None,
     partition: Partition = None,
+    full: Full = False,
     json: Json = False,
 ) -> None:
     """Compare two versions key by key. Exits with 1 if they differ, as diff does."""
     from holdfast.cli import commands
 
     chosen = commands.Selection(root, operator, store, partition)
-    commands.run(json, lambda to: commands.diff(to, chosen, before, after, limit))
+    commands.run(json, lambda to: commands.diff(to, chosen, before, after, limit), full=full)
 
 
 @app.command()

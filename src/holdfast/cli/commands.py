@@ -62,9 +62,12 @@ class TypedKey:
         return RowCodec(store.key_schema).encode(row)
 
 
-def run(json: bool, command: Callable[[Output], Exit]) -> None:
-    """Run a command, print its error if there is one, and exit with the exit code."""
-    output: Output = JsonOutput() if json else ConsoleOutput()
+def run(json: bool, command: Callable[[Output], Exit], *, full: bool = False) -> None:
+    """Run a command, print its error if there is one, and exit with the exit code.
+
+    Tables for people cut long cells unless they are to be `full`.
+    """
+    output: Output = JsonOutput() if json else ConsoleOutput(full=full)
     warnings = _Warnings(output)
     log = logging.getLogger("holdfast")
     log.addHandler(warnings)

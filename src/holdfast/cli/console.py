@@ -1,16 +1,17 @@
-"""Output for people: tables as wide as the terminal, with colours if it has them."""
+"""Output for people: tables as wide as the terminal, with colours if it has them.
+
+Output that goes to a file or another program is as wide as its longest row, one line for each.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import pyarrow as pa
 import typer
-from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -20,11 +21,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.progress import Progress as ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from holdfast.admin import CopyPlan, CopyResult
+from holdfast.cli.grid import Column, Grid, facts, number, wrapping
 from holdfast.cli.output import Check, Output, nobody_to_ask
+from holdfast.cli.texts import clean, one_line, size_text, spans, time_text
 from holdfast.errors import HoldfastError
 from holdfast.reading import (
     Diff,
@@ -32,6 +34,7 @@ from holdfast.reading import (
     InspectedStore,
     KeyVersion,
     PartitionChain,
+    PartitionInfo,
     Progress,
     RootInfo,
     SegmentFile,
@@ -41,21 +44,26 @@ from holdfast.reading import (
     VersionInfo,
 )
 from holdfast.reading.cells import cell_text
+from holdfast.reading.meanings import bound_text, timed
 from holdfast.store import Row
-from holdfast.types import RowCodec, Schema, StructType, moment_text
+from holdfast.types import Field, IntervalType, RowCodec, Schema, StructType, TimeType, moment_text
 
-_WIDTH_WHEN_PIPED = 200
+_WIDTH_WHEN_PIPED = 1_000_000
+_WHOLE = {"boolean", "date", "timestamp", "timestamp_ntz"}
+"""Types besides numbers whose cells are short, and would mislead where they were cut."""
 _STYLES = {"added": "green", "changed": "yellow", "removed": "red"}
 _SIGNS = {"added": "+", "changed": "~", "removed": "-"}
+_SIDES = ("before", "after")
 _STATUS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "failed": ("FAILED", "bold red")}
 
 
 class ConsoleOutput(Output):
-    """Prints tables on stdout; errors and progress go to stderr."""
+    """Prints tables on stdout; errors and progress go to stderr. `full` cuts no cell."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, full: bool = False) -> None:
         self._console = _console(stderr=False)
         self._errors = _console(stderr=True)
+        self._full = full
 
     def roots(self, roots: Sequence[RootInfo]) -> None:
         several = len(roots) > 1
@@ -65,21 +73,20 @@ class ConsoleOutput(Output):
         else:
             self._facts(_root_facts(roots[0]))
         self._console.print()
-        table = _table(
-            *(["root"] if several else []),
-            ">operator",
-            "store",
-            ">partitions",
-            ">version",
-            ">keys",
-            ">size",
-            "key",
-            "value",
+        table = self._grid(
+            *([wrapping("root")] if several else []),
+            number("operator"),
+            wrapping("store"),
+            number("partitions"),
+            number("version"),
+            number("keys"),
+            number("size"),
+            Column("key", "cut"),
+            Column("value", "cut"),
         )
         for root in roots:
             for store in root.stores:
-                _add(
-                    table,
+                table.add(
                     *([os.path.relpath(root.location, above)] if several else []),
                     store.operator,
                     store.store,
@@ -90,22 +97,23 @@ class ConsoleOutput(Output):
                     store.key_schema.ddl(),
                     store.value_schema.ddl(),
                 )
-        self._console.print(table)
+        self._show(table)
 
     def version(
         self, root: RootInfo, version: VersionDetails, chains: Sequence[PartitionChain] | None
     ) -> None:
-        facts = {
+        named = {
             "root": f"{root.location} ({root.kind})",
             "version": f"{version.version} (of {root.oldest} to {root.newest})",
             "committed": time_text(version.committed_at_ms),
             "writer": f"{version.writer_id or '–'}, epoch {version.epoch}",
             "tags": ", ".join(version.tags) or "–",
         }
-        for name, fact in (("batch", version.batch), ("watermark", version.watermark)):
-            if fact is not None:
-                facts[name] = ", ".join(f"{key}={cell}" for key, cell in fact.items())
-        self._facts(facts)
+        for name, found in (("batch", version.batch), ("watermark", version.watermark)):
+            if found is not None:
+                told = timed(found)
+                named[name] = ", ".join(f"{key}={cell}" for key, cell in told.items())
+        self._facts(named)
         for store in version.stores:
             self._store(store)
         for chain in chains or ():
@@ -113,48 +121,49 @@ class ConsoleOutput(Output):
 
     def _store(self, store: StoreInfo) -> None:
         self._title(f"operator {store.operator}, store {store.store}")
-        facts = {"key": store.key_schema.ddl(), "value": store.value_schema.ddl()}
+        named = {"key": store.key_schema.ddl(), "value": store.value_schema.ddl()}
         if store.key_index_ordinal is not None:
-            facts["index"] = store.key_schema.names[store.key_index_ordinal]
+            named["index"] = store.key_schema.names[store.key_index_ordinal]
         if store.num_cols_prefix_key:
-            facts["prefix"] = ", ".join(store.key_schema.names[: store.num_cols_prefix_key])
-        self._facts(facts)
+            named["prefix"] = ", ".join(store.key_schema.names[: store.num_cols_prefix_key])
+        self._facts(named)
         bounded = any((part.evict, part.expire) != (None, None) for part in store.partitions)
-        table = _table(
-            ">partition", ">keys", ">segments", ">size", *([">evict", ">expire"] if bounded else [])
-        )
+        bounds = [Column("evicted up to"), Column("expired up to")] if bounded else []
+        table = self._grid(*map(number, ("partition", "keys", "segments", "size")), *bounds)
         for part in store.partitions:
-            bounds = ["–" if b is None else b for b in (part.evict, part.expire)]
-            _add(
-                table,
+            table.add(
                 part.partition,
                 f"{part.num_keys:,}",
                 part.segments,
                 size_text(part.size_bytes),
-                *(bounds if bounded else ()),
+                *(_bounds(store, part) if bounded else ()),
             )
-        self._console.print(table)
+        self._show(table)
 
     def _chain(self, chain: PartitionChain) -> None:
         self._title(
             f"files of operator {chain.operator}, store {chain.store}, partition "
             f"{chain.partition}, newest first"
         )
-        table = _table("kind", ">versions", ">rows", ">removed", ">size", "file")
+        table = self._grid(
+            Column("kind"), *map(number, ("versions", "rows", "removed", "size")), wrapping("file")
+        )
         for segment in chain.segments:
             _add_segment(table, segment, "")
             for part in segment.fallbacks:
                 _add_segment(table, part, "  or ")
-        self._console.print(table)
+        self._show(table)
 
     def history(self, root: RootInfo, lines: Sequence[VersionInfo]) -> None:
-        table = _table(">version", "committed", ">keys", ">changed", ">written", ">size", "tags")
+        table = self._grid(
+            number("version"), Column("committed"), number("keys"), number("changed"),
+            number("written"), number("size"), wrapping("tags"),
+        )  # fmt: skip
         for line in lines:
             if line.problem is not None:
-                _add(table, line.version, "damaged", "", "", "", "", ", ".join(line.tags))
+                table.add(line.version, "damaged", "", "", "", "", ", ".join(line.tags))
                 continue
-            _add(
-                table,
+            table.add(
                 line.version,
                 time_text(line.committed_at_ms or 0),
                 f"{line.num_keys:,}",
@@ -163,7 +172,7 @@ class ConsoleOutput(Output):
                 size_text(line.size_bytes or 0),
                 ", ".join(line.tags),
             )
-        self._console.print(table)
+        self._show(table)
         if len(lines) < root.versions:
             self._note(f"{root.versions - len(lines):,} older ones; --limit 0 shows all")
 
@@ -171,54 +180,60 @@ class ConsoleOutput(Output):
         if value is None:
             self._errors.print(Text(f"There is no such key in version {version}.", "yellow"))
             return
-        self._facts(
-            {
-                field.name: cell_text(field.type, cell)
-                for field, cell in zip(store.value_schema, value, strict=True)
-            }
+        columns = [_column(field) for field in store.value_schema]
+        self._lines(
+            facts(list(zip(columns, _cells(store.value_schema, value), strict=True)), self._room)
         )
 
     def key_history(self, store: InspectedStore, key: Row, lines: Sequence[KeyVersion]) -> None:
         if not lines:
             self._errors.print(Text("No version has such a key.", "yellow"))
             return
-        table = _table(">version", "committed", "change", *map(_aligned, store.value_schema))
+        table = self._grid(
+            number("version"), Column("committed"), Column("change"),
+            *map(_column, store.value_schema),
+        )  # fmt: skip
         for line in lines:
             cells = _cells(store.value_schema, line.value)
-            _add(
-                table,
+            table.add(
                 line.version,
                 time_text(line.committed_at_ms),
                 line.change,
                 *cells,
                 style=_STYLES[line.change],
             )
-        self._console.print(table)
+        self._show(table)
 
     def rows(self, store: InspectedStore, version: int, table: pa.Table, more: bool) -> None:
         fields = store.fields_of(table)
-        shown = _table(*(_aligned(field) for field in fields))
+        shown = self._grid(*map(_column, fields))
         codec = RowCodec(Schema(StructType(fields)))
         for row in codec.from_arrow(table.columns, table.num_rows):
-            _add(shown, *(cell_text(f.type, cell) for f, cell in zip(fields, row, strict=True)))
-        self._console.print(shown)
+            shown.add(*_cells(fields, row))
+        self._show(shown)
         rows = "1 row" if table.num_rows == 1 else f"{table.num_rows:,} rows"
         count = f"{rows} of version {version}"
         self._note(f"{count}; there are more: --limit 0 shows all" if more else count)
 
     def diff(self, store: InspectedStore, diff: Diff) -> None:
-        values = [
-            f"{name} {side}" for name in store.value_schema.names for side in ("before", "after")
-        ]
-        table = _table("", *store.key_schema.names, *values)
+        values = [_column(field, f" {side}") for field in store.value_schema for side in _SIDES]
+        table = self._grid(Column(""), *map(_column, store.key_schema), *values)
         for change in diff.changes:
             before = _cells(store.value_schema, change.before)
             after = _cells(store.value_schema, change.after)
             sides = [cell for pair in zip(before, after, strict=True) for cell in pair]
             keys = _cells(store.key_schema, change.key)
-            _add(table, _SIGNS[change.change], *keys, *sides, style=_STYLES[change.change])
+            first = 1 + len(keys)
+            aside = {
+                first + 2 * at + side
+                for at, pair in enumerate(zip(before, after, strict=True))
+                for side in (0, 1)
+                if pair[0] == pair[1] or not (change.before, change.after)[side]
+            }
+            sign, style = _SIGNS[change.change], _STYLES[change.change]
+            table.add(sign, *keys, *sides, style=style, aside=aside)
         if diff.changes:
-            self._console.print(table)
+            self._show(table)
         self._note(
             f"version {diff.before} to {diff.after}: {diff.added:,} added, {diff.changed:,} "
             f"changed, {diff.removed:,} removed"
@@ -229,10 +244,15 @@ class ConsoleOutput(Output):
     def verification(self, results: Sequence[Verification]) -> None:
         for result in results:
             if result.problems:
-                table = _table("kind", "file", "needed by versions", "problem")
+                table = self._grid(
+                    Column("kind"),
+                    wrapping("file"),
+                    wrapping("needed by versions"),
+                    wrapping("problem"),
+                )
                 for check in result.problems:
-                    _add(table, check.kind, _place(check), spans(check.versions), check.problem)
-                self._console.print(table)
+                    table.add(check.kind, _place(check), spans(check.versions), check.problem)
+                self._show(table)
             self._verdict(result)
 
     def _verdict(self, result: Verification) -> None:
@@ -276,11 +296,11 @@ class ConsoleOutput(Output):
         self._console.print(Text(line if everything else "all of it was there already", "green"))
 
     def checks(self, checks: Sequence[Check]) -> None:
-        table = _table("check", "", "found", "what to do")
+        table = self._grid(Column("check"), Column(""), wrapping("found"), wrapping("what to do"))
         for check in checks:
             word, style = _STATUS[check.status]
-            _add(table, check.name, Text(word, style), check.found, check.advice)
-        self._console.print(table)
+            table.add(check.name, Text(word, style), check.found, check.advice)
+        self._show(table)
 
     def warning(self, message: str) -> None:
         self._errors.print(Text.assemble(("Warning: ", "bold yellow"), clean(message)))
@@ -311,13 +331,27 @@ class ConsoleOutput(Output):
     def _note(self, text: str) -> None:
         self._console.print(Text(text, "dim"))
 
-    def _facts(self, facts: Mapping[str, str]) -> None:
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column(overflow="fold")
-        for name, fact in facts.items():
-            table.add_row(Text(clean(name)), Text(clean(fact)))
-        self._console.print(table)
+    def _facts(self, named: Mapping[str, str]) -> None:
+        self._lines(
+            facts([(wrapping(name), clean(fact)) for name, fact in named.items()], self._room)
+        )
+
+    def _grid(self, *columns: Column) -> Grid:
+        return Grid(columns, full=self._full)
+
+    def _show(self, table: Grid) -> None:
+        self._lines(table.lines(self._room))
+        if table.has_cut:
+            self._note("Long cells are cut; --full shows them whole.")
+
+    def _lines(self, lines: Iterable[Text]) -> None:
+        for line in lines:
+            self._console.print(line, soft_wrap=True)
+
+    @property
+    def _room(self) -> int | None:
+        """How wide a line may be; None where it does not matter."""
+        return None if self._console.width == _WIDTH_WHEN_PIPED else self._console.width
 
 
 def _console(*, stderr: bool) -> Console:
@@ -332,28 +366,10 @@ def _console(*, stderr: bool) -> Console:
     )
 
 
-def _table(*columns: str) -> Table:
-    """A table; the columns whose names start with '>' hold numbers."""
-    table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1))
-    for name in columns:
-        table.add_column(
-            Text(clean(name.removeprefix(">"))),
-            justify="right" if name.startswith(">") else "left",
-            overflow="fold",
-        )
-    return table
-
-
-def _add(table: Table, *cells: object, style: str | None = None) -> None:
-    texts = [cell if isinstance(cell, Text) else Text(clean(str(cell))) for cell in cells]
-    table.add_row(*texts, style=style)
-
-
-def _add_segment(table: Table, segment: SegmentFile, indent: str) -> None:
+def _add_segment(table: Grid, segment: SegmentFile, indent: str) -> None:
     place = segment.path if segment.offset is None else f"{segment.path} at {segment.offset:,}"
     versions = str(segment.high) if segment.low == segment.high else f"{segment.low}–{segment.high}"
-    _add(
-        table,
+    table.add(
         f"{indent}{segment.kind}",
         versions,
         f"{segment.rows:,}",
@@ -364,10 +380,19 @@ def _add_segment(table: Table, segment: SegmentFile, indent: str) -> None:
     )
 
 
-def _aligned(field: Any) -> str:
-    kind = field.type.arrow
-    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    return f">{field.name}" if numeric else str(field.name)
+def _column(field: Field, suffix: str = "") -> Column:
+    """The column of a table for a column of a store; text and nested values may be cut."""
+    name, kind = one_line(field.name) + suffix, field.type.arrow
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return number(name)
+    is_short = isinstance(field.type, (TimeType, IntervalType)) or str(field.type) in _WHOLE
+    return Column(name, "whole" if is_short else "cut")
+
+
+def _bounds(store: StoreInfo, part: PartitionInfo) -> tuple[str, str]:
+    """Up to where a partition's keys are evicted, and up to when its entries have expired."""
+    evicted = "–" if part.evict is None else bound_text(store, part.evict)
+    return evicted, "–" if part.expire is None else moment_text(part.expire)
 
 
 def _root_facts(root: RootInfo) -> dict[str, str]:
@@ -408,46 +433,12 @@ def _partitions(store: StoreInfo) -> str:
     return str(len(store.partitions))
 
 
-def _cells(schema: Schema, row: Row | None) -> list[str]:
+def _cells(fields: Iterable[Field], row: Row | None) -> list[str]:
+    """The cells of a row as a table shows them; none of them where there is no row."""
     if row is None:
-        return [""] * len(schema)
-    return [cell_text(field.type, cell) for field, cell in zip(schema, row, strict=True)]
+        return ["" for _ in fields]
+    return [cell_text(field.type, cell) for field, cell in zip(fields, row, strict=True)]
 
 
 def _place(check: FileCheck) -> str:
     return check.path if check.offset is None else f"{check.path} at {check.offset:,}"
-
-
-def clean(text: str) -> str:
-    """`text` without control characters: data must not move the cursor or ring a bell."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
-    )
-
-
-def time_text(at_ms: int) -> str:
-    """A time in UTC, to the second."""
-    return moment_text(at_ms).replace("T", " ")[: -len(".000Z")] + "Z"
-
-
-def size_text(size_bytes: int) -> str:
-    """A number of bytes in a suitable unit."""
-    size, unit = float(size_bytes), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Ascending numbers as ranges, such as 1–3, 7."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in found)

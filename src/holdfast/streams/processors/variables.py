@@ -9,11 +9,10 @@ from typing import Literal
 
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
+from holdfast.ids import TIMERS as TIMERS
 from holdfast.ids import check_store_name
 from holdfast.types import Field, Schema, StructType, parse_schema
 
-TIMERS = "$timers"
-"""The store of an operator's timers."""
 POSITION = "position"
 EXPIRY = "expiry_ms"
 PENDING = "pending"

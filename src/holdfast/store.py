@@ -21,6 +21,7 @@ import pyarrow as pa
 from holdfast.conf import StateStoreConf
 from holdfast.errors import InvalidArgument
 from holdfast.ids import StateStoreId
+from holdfast.reserved import FOUND
 from holdfast.types import Row as Row
 from holdfast.types import RowCodec, Schema, as_table, columns_of, parse_schema
 
@@ -160,7 +161,7 @@ class ReadStateStore(ABC):
         absent = (None,) * len(self.value_schema)
         columns = value_codec.to_arrow([absent if value is None else value for value in values])
         found = pa.array([value is not None for value in values], pa.bool_())
-        names = [*self.key_schema.names, *self.value_schema.names, "_found"]
+        names = [*self.key_schema.names, *self.value_schema.names, FOUND]
         return pa.table([*wanted, *columns, found], names=names)
 
     def scan(self, columns: list[str] | None = None, where: Any = None) -> pa.Table:

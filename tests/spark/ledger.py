@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from holdfast.engine.files.segment import HASH
 from holdfast.engine.hashing.spark_hash import spark_sql_hash
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.ids import DEFAULT_STORE_NAME
+from holdfast.reserved import HASH
 from holdfast.spark.frame import StatefulDataFrame
 from holdfast.spark.operators.operator import Operator, TaskSettings, nullable, with_metadata
 from holdfast.spark.pipeline.flow import Flow, Input, Stage

@@ -12,9 +12,9 @@ import pytest
 
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.conf import StateStoreConf
-from holdfast.engine.files.segment import HASH
 from holdfast.engine.hashing.spark_hash import key_hashes
 from holdfast.ids import StateStoreId
+from holdfast.reserved import HASH
 from holdfast.streams.aggregates.merging import Merge
 from holdfast.streams.tasks.aggregation import ROWS
 from holdfast.streams.tasks.sliding import SlidingTask, SlidingWindows

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from holdfast.engine.partition.reader import FOUND
+from holdfast.reserved import FOUND
 from holdfast.store import Row
 from holdfast.types import Schema
 

@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from holdfast.engine.arrays import Hashes
 from holdfast.engine.files.manifest import Manifest, PartitionEntry
-from holdfast.engine.files.segment import HASH
 from holdfast.engine.partition.ranges import range_pieces, row_pairs
-from holdfast.engine.partition.reader import FOUND, PartitionReader, hashes_of, rows_table
+from holdfast.engine.partition.reader import PartitionReader, hashes_of, rows_table
 from holdfast.engine.partition.rows import Rows
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.versions.log import VersionLog
@@ -31,6 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.reading.evolution import fit_found, fit_row, fit_table
 from holdfast.reading.where import check_filter, parse_where
+from holdfast.reserved import FOUND, HASH
 from holdfast.store import Row, RowPair
 from holdfast.types import ArrayType, RowCodec, Schema, StructType, as_table, columns_of
 

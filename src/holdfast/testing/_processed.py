@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.engine.files.segment import HASH
 from holdfast.engine.hashing.spark_hash import KeyHasher
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
+from holdfast.reserved import HASH
 from holdfast.streams.clock import EVENT_TIME, NO_TIME, PROCESSING_TIME, Clock, checked_time_mode
 from holdfast.streams.processors.handle import fresh, variables_of
 from holdfast.streams.processors.rows import RowObjects

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.files.segment import HASH
 from holdfast.engine.hashing.spark_hash import partition_of
 from holdfast.engine.partition.shape import StoreShape
+from holdfast.reserved import HASH
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.processors.handle import QueryInfo
 from holdfast.streams.tasks.task import StoreSpec, Task

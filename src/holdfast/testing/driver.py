@@ -21,7 +21,7 @@ from holdfast.backends.locations import open_storage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.engine.files.manifest import Manifest
-from holdfast.engine.files.segment import index_numbers
+from holdfast.engine.partition.rows import index_numbers
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog

@@ -18,12 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.engine.arrays import Mask
-from holdfast.engine.files.segment import HASH, index_numbers
 from holdfast.engine.hashing.spark_hash import key_hashes
 from holdfast.engine.partition.columns import canonical_column
+from holdfast.engine.partition.rows import index_numbers
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
+from holdfast.reserved import HASH
 from holdfast.streams.aggregates.grouping import Numbers, Runs, codes_of
 from holdfast.streams.aggregates.merging import Merge, merge_table
 from holdfast.streams.tasks.aggregation import ROWS, AggregationTask

@@ -9,6 +9,7 @@
 """
 
 from holdfast.deprecation import moved_names
+from holdfast.reserved import RESERVED_PREFIXES
 from holdfast.types._batch import MOST_COLUMN_BYTES, as_table, columns_of, one_array, parts_of
 from holdfast.types._codec import Row, RowCodec
 from holdfast.types._columns import UnrepresentableValue, read_column
@@ -25,7 +26,7 @@ from holdfast.types._datatypes import (
     TimeType,
 )
 from holdfast.types._moments import far_number, far_text, is_far, moment, moment_text, parse_far
-from holdfast.types._schema import RESERVED_PREFIXES, Schema, parse_schema
+from holdfast.types._schema import Schema, parse_schema
 
 __all__ = [
     "parse_schema",

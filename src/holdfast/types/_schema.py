@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.reserved import RESERVED_PREFIXES
 from holdfast.types._arrow import type_from_arrow
 from holdfast.types._datatypes import (
     BINARY_COLLATION,
@@ -25,8 +26,6 @@ from holdfast.types._datatypes import (
     invalid_schema,
 )
 from holdfast.types._ddl import normal_collation, parse_ddl, parse_type
-
-RESERVED_PREFIXES = ("_hash", "_dead", "_expires", "_found")
 
 
 @dataclass(frozen=True)

@@ -24,18 +24,16 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import xxhash
 
-from holdfast.engine.arrays import Hashes
 from holdfast.engine.files.blocks import BadSegment, Blocks, TailFile, read_part
 from holdfast.engine.files.extent import BufferExtent, Extent
 from holdfast.engine.files.hash_filter import HashFilter
 from holdfast.engine.partition.chunk_cache import ChunkShare
-from holdfast.engine.partition.columns import valid_mask, words
-from holdfast.engine.partition.rows import NEVER, Rows
+from holdfast.engine.partition.rows import NEVER, Rows, index_numbers
 from holdfast.errors import InvalidArgument
+from holdfast.reserved import DEAD, EXPIRES, HASH
 
 SEGMENT_FORMAT = 1
 _VERIFY_STEP = 16 << 20
-HASH, DEAD, EXPIRES = "_hash", "_dead", "_expires"
 META_KEY = b"holdfast"
 _MAGIC_BYTES = 8
 _FILTER_RATIO = 16
@@ -117,19 +115,6 @@ class Layout:
         if rows.expires is None:
             return Zone(index_min, index_max)
         return Zone(index_min, index_max, int(rows.expires.min()), int(rows.expires.max()))
-
-
-def index_numbers(column: pa.Array) -> Hashes | None:
-    """An index column as whole numbers in its own unit, null as NEVER; None for other types."""
-    kind = column.type
-    if not (pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind)):
-        return None
-    views = words(column)
-    if views is None or len(views) != 1:
-        return None
-    signed = views[0].view(f"i{views[0].dtype.itemsize}").astype(np.int64, copy=False)
-    valid = valid_mask(column)
-    return signed if valid is None else np.where(valid, signed, NEVER)
 
 
 def _chunk_info(

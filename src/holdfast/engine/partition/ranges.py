@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.engine.arrays import Mask
-from holdfast.engine.files.segment import index_numbers
 from holdfast.engine.partition.reader import PartitionReader
-from holdfast.engine.partition.rows import NEVER, Rows
+from holdfast.engine.partition.rows import NEVER, Rows, index_numbers
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.partition.stack import IndexRange
 from holdfast.errors import InvalidArgument

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from holdfast.engine.arrays import Hashes, Mask
 from holdfast.engine.files.blocks import BadSegment
-from holdfast.engine.files.segment import HASH
 from holdfast.engine.hashing.spark_hash import KeyHasher
 from holdfast.engine.partition.chain import Chain
 from holdfast.engine.partition.columns import canonical_column, equal
@@ -18,10 +17,8 @@ from holdfast.engine.partition.rows import NEVER, Rows
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.partition.stack import Bounds, IndexRange, SegmentStack
 from holdfast.errors import InvalidArgument, Unavailable
+from holdfast.reserved import FOUND, HASH
 from holdfast.types import as_table, columns_of, one_array
-
-FOUND = "_found"
-"""The column that says which of the keys asked for exist."""
 
 
 class PartitionReader:

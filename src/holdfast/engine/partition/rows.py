@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from holdfast.engine.arrays import Hashes, Index, Mask
 from holdfast.engine.partition.cells import RowReader, row_reader
-from holdfast.engine.partition.columns import canonical_column, equal, take, words
+from holdfast.engine.partition.columns import canonical_column, equal, take, valid_mask, words
 from holdfast.engine.partition.ranks import RankTable
 from holdfast.types import RowCodec
 
@@ -287,3 +287,16 @@ def _first_of_each_key(hashes: Hashes, keys: Sequence[pa.Array], order: Index) -
 
 def _joined(parts: list[Index]) -> Index:
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def index_numbers(column: pa.Array) -> Hashes | None:
+    """An index column as whole numbers in its own unit, null as NEVER; None for other types."""
+    kind = column.type
+    if not (pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind)):
+        return None
+    views = words(column)
+    if views is None or len(views) != 1:
+        return None
+    signed = views[0].view(f"i{views[0].dtype.itemsize}").astype(np.int64, copy=False)
+    valid = valid_mask(column)
+    return signed if valid is None else np.where(valid, signed, NEVER)

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from holdfast.engine.arrays import Hashes, Index, Mask
 from holdfast.engine.files.hash_filter import HashFilter, Tops, tops
-from holdfast.engine.files.segment import Layout, Zone, index_numbers
+from holdfast.engine.files.segment import Layout, Zone
 from holdfast.engine.partition.columns import gather, take, valid_mask
-from holdfast.engine.partition.rows import NEVER, Rows, merge_rows
+from holdfast.engine.partition.rows import NEVER, Rows, index_numbers, merge_rows
 from holdfast.types import RowCodec
 
 _LOWEST = int(np.iinfo(np.int64).min)

@@ -10,11 +10,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from holdfast.engine.files.segment import HASH
 from holdfast.engine.hashing.spark_hash import spark_sql_hash
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
+from holdfast.reserved import HASH
 from holdfast.spark.interop import seam
 from holdfast.spark.interop.model import AggregateCall, AnalyzedAggregation, TimeWindow
 from holdfast.spark.operators.functions import Partials, take_apart

@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from holdfast.engine.files.segment import HASH
 from holdfast.engine.hashing.spark_hash import spark_sql_hash
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.ids import DEFAULT_STORE_NAME
+from holdfast.reserved import HASH
 from holdfast.spark.interop import seam
 from holdfast.spark.operators.operator import (
     DELAY,

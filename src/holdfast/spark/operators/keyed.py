@@ -8,10 +8,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from holdfast.engine.files.segment import HASH
 from holdfast.engine.hashing.spark_hash import spark_sql_hash
 from holdfast.engine.versions.rewrite import can_become
 from holdfast.errors import InvalidArgument
+from holdfast.reserved import HASH
 from holdfast.spark.interop import seam
 from holdfast.spark.operators.operator import (
     DELAY,

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from holdfast.conf import StateStoreConf
-from holdfast.engine.files.segment import HASH
 from holdfast.engine.storage import Runtime
+from holdfast.reserved import HASH
 from holdfast.spark.operators.keyed import KeyedOperator
 from holdfast.spark.operators.operator import TaskSettings
 from holdfast.spark.pipeline.tagged_union import tagged_union

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.files.segment import HASH
-from holdfast.engine.partition.reader import FOUND
 from holdfast.errors import InvalidArgument
+from holdfast.reserved import FOUND, HASH
 from holdfast.streams.clock import Clock, TimerValues
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.processors.groups import GroupReader, Groups

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
-from holdfast.engine.files.segment import HASH, index_numbers
 from holdfast.engine.partition.columns import canonical_column, equal
+from holdfast.engine.partition.rows import index_numbers
+from holdfast.reserved import HASH
 from holdfast.streams.aggregates.grouping import Numbers
 from holdfast.streams.tasks.task import check_routing
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.files.segment import EXPIRES, HASH
-from holdfast.engine.partition.reader import FOUND
+from holdfast.reserved import EXPIRES, FOUND, HASH
 from holdfast.streams.aggregates.grouping import codes_of
 from holdfast.streams.processors.variables import Variable
 from holdfast.streams.stores.contract import TaskStore

@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.engine.files.manifest import fingerprint
-from holdfast.engine.files.segment import index_numbers
-from holdfast.engine.partition.reader import FOUND
-from holdfast.engine.partition.rows import NEVER
+from holdfast.engine.partition.rows import NEVER, index_numbers
 from holdfast.engine.versions.commit import PreparedPartition
+from holdfast.reserved import FOUND
 from holdfast.store import StateStore, StateStoreMetrics
 
 EXPIRES_AT = "expires_at_us"

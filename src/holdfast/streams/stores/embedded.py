@@ -16,18 +16,19 @@ from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.first import first_version, new_store_entries
 from holdfast.engine.versions.log import VersionLog
+from holdfast.ids import OPERATOR
 from holdfast.streams.outbox import OutboxReader
 from holdfast.streams.tasks.task import StoreSpec
 from holdfast.streams.watermark import Watermarks
 
-START, BATCH_ROWS = "_start", "_rows"
+START, BATCH_ROWS = "_start", "_batch"
 """Struct columns: the rows of the initial state, and the other rows."""
 
 
 def empty_state(shapes: Mapping[str, StoreShape], partitions: int) -> Manifest:
     """Version 0 of one operator's stores, without rows."""
     return first_version(
-        {0: new_store_entries(shapes, partitions)},
+        {OPERATOR: new_store_entries(shapes, partitions)},
         Runtime.system(),
         scope={"kind": "query", "operators": []},
         watermark=Watermarks().json(),

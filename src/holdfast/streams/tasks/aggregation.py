@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.partition.reader import FOUND
+from holdfast.reserved import FOUND
 from holdfast.streams.aggregates.merging import Merge, merge_table
 from holdfast.streams.outbox import NOTHING, Emission, Outbox, emit_if_small, small_bytes
 from holdfast.streams.stores.contract import TaskStore

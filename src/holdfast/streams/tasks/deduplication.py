@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.files.segment import EXPIRES, HASH, index_numbers
-from holdfast.engine.partition.reader import FOUND
-from holdfast.engine.partition.rows import first_rows
+from holdfast.engine.partition.rows import first_rows, index_numbers
+from holdfast.reserved import EXPIRES, FOUND, HASH
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.stores.contract import EXPIRES_AT, TaskStore
 from holdfast.streams.tasks.task import (

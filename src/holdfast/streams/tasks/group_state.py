@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.engine.files.segment import HASH
+from holdfast.reserved import HASH
 from holdfast.streams.clock import PROCESSING_TIME, Clock
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.processors.groups import GroupReader, Groups

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.engine.files.segment import HASH, index_numbers
-from holdfast.engine.partition.rows import NEVER
+from holdfast.engine.partition.rows import NEVER, index_numbers
 from holdfast.errors import InvalidArgument
+from holdfast.reserved import HASH
 from holdfast.streams.aggregates.grouping import Numbers, Runs, codes_of
 from holdfast.streams.clock import EVENT_TIME, PROCESSING_TIME, Clock, ExpiredTimerInfo
 from holdfast.streams.outbox import Outbox

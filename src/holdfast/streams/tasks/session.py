@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.files.segment import HASH, index_numbers
+from holdfast.engine.partition.rows import index_numbers
+from holdfast.reserved import HASH
 from holdfast.streams.aggregates.grouping import Numbers, Runs, codes_of, merged_runs
 from holdfast.streams.stores.contract import TaskStore
 from holdfast.streams.tasks.aggregation import ROWS, AggregationTask, BatchEffect, row_count

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.files.segment import HASH, index_numbers
 from holdfast.engine.hashing.spark_hash import key_hashes
+from holdfast.engine.partition.rows import index_numbers
+from holdfast.reserved import HASH
 from holdfast.streams.aggregates.grouping import Numbers, Runs, codes_of, merged_runs
 from holdfast.streams.aggregates.merging import Merge
 from holdfast.streams.stores.contract import TaskStore

@@ -23,14 +23,15 @@ from holdfast.backends.locations import open_storage
 from holdfast.conf import StateStoreConf
 from holdfast.coordinator import CoordinatorAddress
 from holdfast.engine.files.filenames import PLACE
-from holdfast.engine.files.segment import HASH, index_numbers
 from holdfast.engine.hashing.spark_hash import partition_of
+from holdfast.engine.partition.rows import index_numbers
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.storage import BlobNotFound, Runtime, Storage
 from holdfast.engine.versions.commit import PreparedPartition, Swap
 from holdfast.engine.versions.log import RecentVersions, VersionLog
 from holdfast.errors import HoldfastError, IllegalState
 from holdfast.ids import DEFAULT_STORE_NAME, StateStoreId
+from holdfast.reserved import HASH
 from holdfast.store import StateStoreProvider
 from holdfast.streams import process
 from holdfast.streams.outbox import MOST_INLINE_BYTES, NOTHING, Emission, Outbox

@@ -20,7 +20,7 @@ from native import write_batch
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from holdfast.spark.operators.operator import quote_column
+from holdfast.spark.operators.columns import quote_column
 
 _START_S = 1_700_000_000
 _BATCH_S = 300

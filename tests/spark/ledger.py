@@ -19,7 +19,8 @@ from holdfast.engine.partition.shape import StoreShape
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.reserved import HASH
 from holdfast.spark.frame import StatefulDataFrame
-from holdfast.spark.operators.operator import Operator, TaskSettings, nullable, with_metadata
+from holdfast.spark.operators.columns import nullable, with_metadata
+from holdfast.spark.operators.operator import Operator, TaskSettings
 from holdfast.spark.pipeline.flow import Flow, Input, Stage
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.tasks.inputs import INPUT, split_inputs

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from holdfast.spark.operators.operator import quote_column
+from holdfast.spark.operators.columns import quote_column
 
 NAMINGS = ("plain", "odd", "of the frame")
 """By plain names; by names with spaces, dots, backquotes and capitals, or such as Holdfast gives to

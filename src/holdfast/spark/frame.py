@@ -13,11 +13,12 @@ from holdfast.errors import InvalidArgument
 from holdfast.spark.interop import seam
 from holdfast.spark.interop.check import check_spark
 from holdfast.spark.operators.aggregation import aggregation
+from holdfast.spark.operators.columns import DELAY, quote_column
 from holdfast.spark.operators.deduplication import Deduplication
 from holdfast.spark.operators.group_state import GroupStates
 from holdfast.spark.operators.keyed import KeyedOperator
 from holdfast.spark.operators.on_tables import processed
-from holdfast.spark.operators.operator import DELAY, FrameStep, Operator, quote_column
+from holdfast.spark.operators.operator import FrameStep, Operator
 from holdfast.spark.operators.processor import (
     ArrowProcessing,
     PandasProcessing,

@@ -24,7 +24,7 @@ from holdfast.engine.partition.rows import index_numbers
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.reserved import HASH
+from holdfast.reserved import HASH, FreeNames
 from holdfast.streams.aggregates.grouping import Numbers, Runs, codes_of
 from holdfast.streams.aggregates.merging import Merge, merge_table
 from holdfast.streams.tasks.aggregation import ROWS, AggregationTask
@@ -161,9 +161,10 @@ class WindowedWork:
     def _store_shape(self) -> StoreShape:
         keys = list(self._keys)
         if self._frame is not None:
-            taken = {*(key.name for key in keys), *self._aggregates, self._frame.name}
+            taken = [*(key.name for key in keys), *self._aggregates, self._frame.name]
+            names = FreeNames(taken, case_sensitive=True)
             for end in ("start", "end"):
-                name = _free(f"{self._frame.name}_{end}", taken)
+                name = names.give(f"{self._frame.name}_{end}")
                 keys.append(Field(name, self._frame.time.type))
         fields = [field for one in self._aggregates.values() for field in one.fields]
         prefix = len(self._keys) if self._is_session or self._panes else 0
@@ -360,12 +361,6 @@ def _known(columns: Mapping[str, Field], name: str) -> Field:
 
 def _nullable(field: Field) -> Field:
     return replace(field, nullable=True)
-
-
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
 
 
 def _by_name(table: pa.Table) -> dict[str, pa.ChunkedArray]:

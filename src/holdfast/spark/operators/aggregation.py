@@ -14,19 +14,13 @@ from holdfast.engine.hashing.spark_hash import spark_sql_hash
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.reserved import HASH
+from holdfast.reserved import HASH, FreeNames
 from holdfast.spark.interop import seam
 from holdfast.spark.interop.model import AggregateCall, AnalyzedAggregation, TimeWindow
-from holdfast.spark.operators.functions import Partials, take_apart
-from holdfast.spark.operators.operator import (
+from holdfast.spark.operators.columns import (
     DELAY,
-    LATE,
     SESSION,
-    FreeNames,
     KeyColumn,
-    Operator,
-    TaskSettings,
-    ViewSource,
     event_time_ordinal,
     is_window,
     keys_of,
@@ -35,6 +29,8 @@ from holdfast.spark.operators.operator import (
     quote_column,
     with_metadata,
 )
+from holdfast.spark.operators.functions import Partials, take_apart
+from holdfast.spark.operators.operator import LATE, Operator, TaskSettings, ViewSource
 from holdfast.spark.state.definition import AGGREGATE
 from holdfast.streams.aggregates.merging import Merge
 from holdfast.streams.tasks.aggregation import ROWS, AggregationTask

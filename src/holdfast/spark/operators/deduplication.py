@@ -12,14 +12,10 @@ from pyspark.sql.types import StructField, StructType
 from holdfast.engine.hashing.spark_hash import spark_sql_hash
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.reserved import HASH
+from holdfast.reserved import HASH, FreeNames
 from holdfast.spark.interop import seam
-from holdfast.spark.operators.operator import (
+from holdfast.spark.operators.columns import (
     DELAY,
-    FreeNames,
-    Operator,
-    TaskSettings,
-    ViewSource,
     event_time_ordinal,
     is_window,
     keys_of,
@@ -28,6 +24,7 @@ from holdfast.spark.operators.operator import (
     quote_column,
     with_metadata,
 )
+from holdfast.spark.operators.operator import Operator, TaskSettings, ViewSource
 from holdfast.streams.stores.contract import EXPIRES_AT
 from holdfast.streams.tasks.deduplication import SEEN, DeduplicationTask
 from holdfast.streams.tasks.task import Task

@@ -14,7 +14,7 @@ from pyspark.sql import types as spark
 
 from holdfast.errors import InvalidArgument
 from holdfast.spark.interop.model import AggregateCall
-from holdfast.spark.operators.operator import quote_column
+from holdfast.spark.operators.columns import quote_column
 from holdfast.streams.aggregates.functions import unsupported_call
 from holdfast.streams.aggregates.merging import Merge
 from holdfast.streams.aggregates.parts import FunctionCall

@@ -10,8 +10,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from holdfast.engine.partition.shape import StoreShape
+from holdfast.spark.operators.columns import nullable
 from holdfast.spark.operators.keyed import KeyedOperator
-from holdfast.spark.operators.operator import TaskSettings, ViewSource, nullable
+from holdfast.spark.operators.operator import TaskSettings, ViewSource
 from holdfast.streams.processors.group_state import NewState
 from holdfast.streams.processors.pandas import PandasFrames
 from holdfast.streams.tasks.group_state import STATE, STORE, GroupStateTask, held_as

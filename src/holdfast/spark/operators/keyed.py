@@ -13,16 +13,15 @@ from holdfast.engine.versions.rewrite import can_become
 from holdfast.errors import InvalidArgument
 from holdfast.reserved import HASH
 from holdfast.spark.interop import seam
-from holdfast.spark.operators.operator import (
+from holdfast.spark.operators.columns import (
     DELAY,
-    Operator,
-    TaskSettings,
     is_window,
     made_of,
     nullable,
     quote_column,
     with_metadata,
 )
+from holdfast.spark.operators.operator import Operator, TaskSettings
 from holdfast.streams.clock import EVENT_TIME, PROCESSING_TIME, Clock
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import Schema, parse_schema

@@ -9,13 +9,12 @@ is. The query calls an operator in this order: `batch_frame` and `rows_schema` w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType, TimestampNTZType, TimestampType
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
@@ -24,12 +23,9 @@ from holdfast.streams.outbox import Outbox
 from holdfast.streams.processors.handle import QueryInfo
 from holdfast.streams.tasks.task import StoreSpec, Task
 from holdfast.streams.watermark import Watermarks
-from holdfast.types import RESERVED_PREFIXES, Schema
+from holdfast.types import Schema
 
 FrameStep = Callable[[DataFrame], DataFrame]
-DELAY = "spark.watermarkDelayMs"
-WINDOW = "spark.timeWindow"
-SESSION = "spark.sessionWindow"
 LATE = "holdfast_late"
 """The name under which the number of late rows is observed."""
 
@@ -244,110 +240,3 @@ class Operator(ABC):
     @abstractmethod
     def output(self, rows: DataFrame) -> DataFrame:
         """Plan the operator's output, with its public columns, from rows of `rows_schema`."""
-
-
-@dataclass(frozen=True)
-class KeyColumn:
-    """A key column as the state stores it: a window takes two columns, its start and its end."""
-
-    field: StructField
-    parts: tuple[str, ...]
-
-    @property
-    def is_window(self) -> bool:
-        """Whether the column is a window."""
-        return len(self.parts) == 2
-
-    def columns(self, name: str | None = None) -> list[Column]:
-        """The stored columns, computed from the original one; `name` is its name if it differs."""
-        source = F.col(quote_column(self.field.name if name is None else name))
-        if not self.is_window:
-            return [source.alias(self.parts[0])]
-        start, end = self.parts
-        return [source.getField("start").alias(start), source.getField("end").alias(end)]
-
-    def restored(self) -> Column:
-        """The original column with its metadata, computed from the stored ones."""
-        if not self.is_window:
-            return with_metadata(F.col(quote_column(self.parts[0])), self.field)
-        start, end = (F.col(quote_column(part)) for part in self.parts)
-        return with_metadata(F.struct(start.alias("start"), end.alias("end")), self.field)
-
-
-def keys_of(fields: list[StructField], names: FreeNames) -> list[KeyColumn]:
-    """The stored form of key columns; the parts of windows get free names from `names`."""
-    keys = []
-    for field in fields:
-        if is_window(field):
-            start, end = (names.give(f"{field.name}_{end}") for end in ("start", "end"))
-            keys.append(KeyColumn(field, (start, end)))
-        else:
-            keys.append(KeyColumn(field, (field.name,)))
-    return keys
-
-
-def event_time_ordinal(keys: list[KeyColumn]) -> int | None:
-    """The stored column that the watermark evicts by: the event time, or its window's end."""
-    ordinal = 0
-    for key in keys:
-        if DELAY in (key.field.metadata or {}):
-            return ordinal + len(key.parts) - 1
-        ordinal += len(key.parts)
-    return None
-
-
-def is_window(field: StructField) -> bool:
-    """Whether a column is a window made by Spark's functions."""
-    kind = field.dataType
-    times = (TimestampType, TimestampNTZType)
-    marks = field.metadata or {}
-    return (
-        (WINDOW in marks or SESSION in marks)
-        and isinstance(kind, StructType)
-        and kind.names == ["start", "end"]
-        and all(isinstance(part.dataType, times) for part in kind.fields)
-    )
-
-
-def with_metadata(column: Column, field: StructField) -> Column:
-    """A column with a field's name and metadata; Spark marks event times in the metadata."""
-    if field.metadata:
-        return column.alias(field.name, metadata=field.metadata)
-    return column.alias(field.name)
-
-
-def made_of(columns: Mapping[str, str]) -> dict[str, str]:
-    """The expressions behind columns, in the form that `Operator.columns` returns."""
-    return {f"column {name}": text for name, text in columns.items()}
-
-
-def nullable(fields: list[StructField], *, keep_metadata: bool = False) -> StructType:
-    """A schema of these columns, all nullable, without metadata unless `keep_metadata` is set."""
-    return StructType(
-        [
-            StructField(f.name, f.dataType, True, f.metadata if keep_metadata else None)
-            for f in fields
-        ]
-    )
-
-
-class FreeNames:
-    """Finds column names that are still free, compared as Spark compares names."""
-
-    def __init__(self, taken: Iterable[str], *, case_sensitive: bool) -> None:
-        self._fold = str if case_sensitive else str.lower
-        self._taken = set(map(self._fold, taken))
-
-    def give(self, name: str) -> str:
-        """Return `name` itself if it is free, or else a similar name. It is taken from then on."""
-        if name.startswith(RESERVED_PREFIXES):
-            name = f"column{name}"
-        while self._fold(name) in self._taken:
-            name += "_"
-        self._taken.add(self._fold(name))
-        return name
-
-
-def quote_column(name: str) -> str:
-    """A column name as Spark's parser takes it literally."""
-    return "`" + name.replace("`", "``") + "`"

@@ -12,14 +12,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
 from holdfast.spark.interop import seam
-from holdfast.spark.operators.operator import (
-    DELAY,
-    FrameStep,
-    Operator,
-    is_window,
-    quote_column,
-    with_metadata,
-)
+from holdfast.spark.operators.columns import DELAY, is_window, quote_column, with_metadata
+from holdfast.spark.operators.operator import FrameStep, Operator
 from holdfast.spark.pipeline.tagged_union import tagged_union
 from holdfast.streams.tasks.inputs import INPUT
 from holdfast.streams.watermark import Watermarks

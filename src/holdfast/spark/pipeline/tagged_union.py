@@ -13,7 +13,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from holdfast.spark.operators.operator import quote_column
+from holdfast.spark.operators.columns import quote_column
 
 
 def tagged_union(frames: Sequence[DataFrame], tag: str, common: Collection[str] = ()) -> DataFrame:

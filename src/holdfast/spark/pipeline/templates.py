@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.spark.interop import seam
-from holdfast.spark.operators.operator import nullable
+from holdfast.spark.operators.columns import nullable
 
 
 class Template:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.errors import IllegalState
 from holdfast.spark.interop import seam
 from holdfast.spark.interop.model import FileTable
-from holdfast.spark.operators.operator import quote_column
+from holdfast.spark.operators.columns import quote_column
 from holdfast.spark.sinks.plans import FilePlan, Plans
 from holdfast.spark.sinks.sink import OutputBatch, Sink
 from holdfast.spark.sinks.tables import add_partitions

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from holdfast.errors import InvalidArgument
 from holdfast.spark.interop import seam
 from holdfast.spark.interop.model import FileTable
-from holdfast.spark.operators.operator import quote_column
+from holdfast.spark.operators.columns import quote_column
 
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"

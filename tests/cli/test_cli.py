@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 import holdfast
 from holdfast import cli, reading
+from holdfast.admin import doctor as doctor_module
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.cli import app
-from holdfast.cli import doctor as doctor_module
 from holdfast.cli.exits import Exit
 from holdfast.cli.texts import clean, size_text, spans
 from holdfast.errors import CONDITIONS, HoldfastError, InvalidArgument, Unavailable

@@ -1,4 +1,4 @@
-"""Operations on a whole root that write: copying its versions to another root."""
+"""Operations on a whole root that write: copying its versions to another, trying its storage."""
 
 from holdfast.admin.copy import CopyJob, CopyPlan, CopyResult, plan_copy
 

@@ -6,14 +6,15 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TextIO
 
 import pyarrow as pa
 
 from holdfast.admin import CopyPlan, CopyResult
+from holdfast.admin.doctor import Check
+from holdfast.admin.json import checks_json, copy_plan_json, copy_result_json
 from holdfast.cli.exits import Exit
-from holdfast.cli.output import Check, Output, nobody_to_ask
+from holdfast.cli.output import Output, nobody_to_ask
 from holdfast.errors import HoldfastError
 from holdfast.reading import (
     Diff,
@@ -60,17 +61,16 @@ class JsonOutput(Output):
         _print(shapes.verification_json(results))
 
     def copy_plan(self, plan: CopyPlan) -> None:
-        _print(asdict(plan))
+        _print(copy_plan_json(plan))
 
     def confirm_copy(self, plan: CopyPlan) -> bool:
         raise nobody_to_ask(plan)
 
     def copied(self, copied: CopyResult) -> None:
-        _print(asdict(copied))
+        _print(copy_result_json(copied))
 
     def checks(self, checks: Sequence[Check]) -> None:
-        healthy = not any(check.status == "failed" for check in checks)
-        _print({"healthy": healthy, "checks": [asdict(check) for check in checks]})
+        _print(checks_json(checks))
 
     def warning(self, message: str) -> None:
         return  # stderr is empty or has one error; `verify` reports the same as JSON

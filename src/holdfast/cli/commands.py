@@ -10,10 +10,10 @@ import typer
 
 from holdfast import reading
 from holdfast.admin import plan_copy
+from holdfast.admin.doctor import examine, is_healthy
 from holdfast.backends.locations import open_storage
 from holdfast.cli.as_json import JsonOutput
 from holdfast.cli.console import ConsoleOutput
-from holdfast.cli.doctor import examine
 from holdfast.cli.exits import Exit
 from holdfast.cli.output import Output
 from holdfast.errors import HoldfastError, InvalidArgument
@@ -208,4 +208,4 @@ def doctor(output: Output, location: str | None) -> Exit:
     """Check this machine and, where given, a root."""
     checks = examine(location)
     output.checks(checks)
-    return Exit.FOUND if any(check.status == "failed" for check in checks) else Exit.OK
+    return Exit.OK if is_healthy(checks) else Exit.FOUND

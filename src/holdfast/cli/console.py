@@ -24,8 +24,9 @@ from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
 from holdfast.admin import CopyPlan, CopyResult
+from holdfast.admin.doctor import Check
 from holdfast.cli.grid import Column, Grid, facts, number, wrapping
-from holdfast.cli.output import Check, Output, nobody_to_ask
+from holdfast.cli.output import Output, nobody_to_ask
 from holdfast.cli.texts import clean, one_line, size_text, spans, time_text
 from holdfast.errors import HoldfastError
 from holdfast.reading import (

@@ -5,12 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Literal
 
 import pyarrow as pa
 
 from holdfast.admin import CopyPlan, CopyResult
+from holdfast.admin.doctor import Check
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.reading import (
     Diff,
@@ -24,18 +23,6 @@ from holdfast.reading import (
     VersionInfo,
 )
 from holdfast.store import Row
-
-Status = Literal["ok", "note", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One result of the doctor; `advice` says what to do if it is not ok."""
-
-    name: str
-    status: Status
-    found: str
-    advice: str = ""
 
 
 class Output(ABC):

@@ -9,21 +9,38 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
 from holdfast import schemes
 from holdfast.backends.local import LocalStorage
 from holdfast.backends.locations import open_storage
-from holdfast.cli.output import Check, Status
 from holdfast.engine.storage import Storage
 from holdfast.errors import HoldfastError
 
+Status = Literal["ok", "note", "failed"]
 JAVA_NEEDED = 17
 _FOLDER = "holdfast-doctor"
 _RACES, _RACERS = 25, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One result of the doctor; `advice` says what to do if it is not ok."""
+
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
+
+
+def is_healthy(checks: Sequence[Check]) -> bool:
+    """Whether no check failed; a note is no failure."""
+    return not any(check.status == "failed" for check in checks)
 
 
 def examine(location: str | None) -> list[Check]:

@@ -172,6 +172,11 @@ def rewrite_facts(
     return {"scope": scope, "outbox": (), **_undelivered(base, lost)}
 
 
+def edited_facts(base: Manifest, marks: Watermarks) -> dict[str, Any]:
+    """The fields of a version in which state was changed from outside of the query."""
+    return {"watermark": marks.json(), "outbox": (), **_undelivered(base, 0)}
+
+
 def _undelivered(base: Manifest, lost: int) -> dict[str, Any]:
     """The fields of a version that brings the sink nothing, and takes no number."""
     numbers = Numbering.of(base).skipping(lost)

@@ -12,8 +12,10 @@ import pyarrow as pa
 from holdfast.engine.hashing.spark_hash import partition_of
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.reserved import HASH
+from holdfast.streams.clock import Clock
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.processors.handle import QueryInfo
+from holdfast.streams.processors.variables import Variable
 from holdfast.streams.tasks.task import StoreSpec, Task
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import Row, Schema
@@ -73,6 +75,11 @@ class Work(Protocol):
         ...
 
     @property
+    def variables(self) -> Mapping[str, Variable]:
+        """The state variables by the names of their stores; none if it has no processor."""
+        ...
+
+    @property
     def follows_watermark(self) -> bool:
         """Whether a version without data can change something when the watermark has grown."""
         ...
@@ -94,12 +101,16 @@ class Work(Protocol):
         """The task that fills the state before the first rows."""
         ...
 
-    def rows(self, table: pa.Table) -> list[Any]:
-        """What the tasks emitted, as the rows that a sink gets."""
+    def shown(self, tables: list[pa.Table]) -> Any:
+        """What the tasks emitted, in the form of the processor or function."""
+        ...
+
+    def store_of(self, name: str) -> str:
+        """The store that something is asked about by a name."""
         ...
 
     def held(self, name: str, table: pa.Table) -> dict[Row, Any]:
-        """The rows of a store, by key."""
+        """The rows of a store, by key; `name` is as it was asked for."""
         ...
 
 
@@ -115,3 +126,19 @@ def pyspark_row_maker(names: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
 
     named = SparkRow(*names)
     return lambda cells: named(*cells)
+
+
+def group_state_maker(clock: Clock, state: Schema) -> Any:
+    """A maker of PySpark's own GroupState, which functions expect."""
+    from pyspark.sql.types import StructType
+
+    from holdfast.streams.processors.group_state import NewState
+
+    return NewState(clock, StructType.fromJson(state.json()))
+
+
+def timeout_mode(timeout: str) -> str:
+    """The time mode of a GroupStateTimeout. Raises InvalidArgument for any other text."""
+    from holdfast.streams.processors.group_state import checked_timeout
+
+    return checked_timeout(timeout)

@@ -1,4 +1,4 @@
-"""Runs a processor or a windowed query without Spark or a JVM: for unit tests.
+"""Runs a processor, a function or a windowed query without Spark or a JVM: for unit tests.
 
     driver = StateTestDriver(Totals(), keys="id", schema="id string, v long", output=OUTPUT)
     assert driver.push([{"id": "a", "v": 3}]) == [Row(id="a", total=3)]
@@ -9,63 +9,47 @@ It is the code that runs in a stream's tasks, on state in this process's memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Literal
-from uuid import uuid4
+from typing import Any
 
 import pyarrow as pa
 
-from holdfast.backends.locations import open_storage
 from holdfast.backends.memory import MemoryStorage
-from holdfast.conf import StateStoreConf
-from holdfast.engine.files.manifest import Manifest
-from holdfast.engine.partition.rows import index_numbers
-from holdfast.engine.storage import Runtime
-from holdfast.engine.versions.committer import Committer
-from holdfast.engine.versions.log import VersionLog
-from holdfast.errors import IllegalState, InvalidArgument
+from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.reading import read_state
-from holdfast.streams.outbox import Emission, Outbox, OutboxReader
-from holdfast.streams.processors.handle import QueryInfo
 from holdfast.streams.processors.variables import TIMERS
-from holdfast.streams.stores.embedded import empty_state
-from holdfast.streams.tasks.task import StoreSpec, TaskResult
-from holdfast.streams.version import (
-    MOST_TICKS,
-    Observation,
-    Schedule,
-    initial_facts,
-)
-from holdfast.streams.watermark import Watermarks
+from holdfast.streams.version import Observation
 from holdfast.testing._durations import micros
-from holdfast.testing._processed import ProcessorWork
-from holdfast.testing._work import Work, WorkSettings
+from holdfast.testing._editing import KeyHandle
+from holdfast.testing._input import InputRows, input_table
+from holdfast.testing._keyed import KeyedSettings
+from holdfast.testing._processed import Form, GroupStateWork, keyed_work, mode_of
+from holdfast.testing._running import CrashPoint, MadeUpCrash, VersionRunner
+from holdfast.testing._work import Work
 from holdfast.testing.windowed import Windowed, WindowedWork
-from holdfast.types import Row, RowCodec, Schema, one_array, parse_schema
-
-CrashPoint = Literal["task", "commit", "deliver"]
-InputRows = Iterable[Mapping[str, Any] | Sequence[Any]]
-
-
-@dataclass(frozen=True)
-class _Crash(Exception):
-    """The end of a process, made up."""
-
-    step: CrashPoint
+from holdfast.types import Row, Schema, parse_schema
 
 
 class StateTestDriver:
-    """One stateful operator: a processor of the user's, or a `Windowed` query.
+    """One stateful operator: a processor or function of the user's, or a `Windowed` query.
 
     `schema` are the columns of the rows that are pushed. A processor needs `keys`, the grouping
     columns among them, and `output`, the columns it gives; `watermark` is a column and a delay,
     in ms or as "10 minutes". A `Windowed` says all of this itself.
 
-    Time goes on by `set_clock` and by the event times that are pushed. After every call the
-    versions without data are run that a stream would run.
+    `form` says what the processor takes and returns, and so what `push` returns: "row" (the
+    default: a list of Rows) or "pandas" (a DataFrame) for a StatefulProcessor; for a function
+    "arrow" (that of `transformWithStateInArrow`: a table) or "group_state" (that of
+    `applyInPandasWithState`: a DataFrame). A function needs `state_schema`, the columns of its
+    state. For "group_state", `time_mode` is a GroupStateTimeout.
+
+    Time moves by `set_clock`, `set_watermark` and the event times that are pushed. After every
+    call the versions without data are run that a stream would run.
+
+    Raises InvalidArgument for an unknown column and for event time without a watermark.
     """
 
     def __init__(
@@ -79,253 +63,181 @@ class StateTestDriver:
         watermark: tuple[str, int | str] | None = None,
         partitions: int = 2,
         zone: str = "UTC",
+        form: Form | None = None,
+        state_schema: object = None,
     ) -> None:
+        self._zone = zone
         self._work: Work
         if isinstance(processor, Windowed):
-            if not (keys is output is watermark is None and time_mode == "None"):
+            own = (keys, output, watermark, form, state_schema)
+            if any(given is not None for given in own) or time_mode != "None":
                 raise InvalidArgument(
                     "A Windowed query has keys, a watermark and output of its own: give the "
                     "driver its schema alone."
                 )
             self._work = WindowedWork(processor, _needed(schema, "schema"), partitions)
         else:
-            self._work = ProcessorWork(
-                processor,
+            settings = KeyedSettings(
                 _names(keys),
                 _needed(schema, "schema"),
                 _needed(output, "output"),
-                time_mode=time_mode,
-                watermark=_with_ms(watermark),
-                partitions=partitions,
-                zone=zone,
+                mode_of(form, time_mode),
+                _with_ms(watermark),
+                partitions,
+                zone,
             )
-        self._now_ms = 0
-        self._late_rows = 0
-        self._schedule = self._first_schedule()
-        self._pending: list[Any] = []
-        self._is_undelivered = False
-        self._root = f"memory://state-test-{uuid4().hex}"
-        self._runtime = Runtime.system()
-        self._manifest: Manifest | None = None
-        self._open()
-        if self._manifest is None:
-            first = empty_state(self._work.shapes, self._work.partitions)
-            self._manifest = self._versions.publish(first, 1, None)
+            state = None if state_schema is None else parse_schema(state_schema)
+            self._work = keyed_work(processor, form, state, settings)
+        self._run = VersionRunner(self._work)
 
     # -- what tests call -----------------------------------------------------------------------
 
     @property
     def version(self) -> int:
         """The newest version."""
-        return self._base.version
+        return self._run.base.version
 
     @property
     def location(self) -> str:
         """Where the state is, for everything that reads a root in this process."""
-        return self._root
+        return self._run.root
 
     @property
     def watermark_ms(self) -> int:
         """The watermark that the next rows are judged by."""
-        return self._marks.next_ms
+        return self._run.marks.next_ms
 
     @property
     def late_rows(self) -> int:
         """How many rows were dropped as late so far, in versions that were committed."""
-        return self._late_rows
+        return self._run.late_rows
 
-    def push(
-        self, rows: InputRows, *, crash: CrashPoint | None = None, idle: bool = True
-    ) -> list[Any]:
-        """A batch of rows; what comes out of it and, where the stream is idle then, after it.
+    def push(self, rows: InputRows, *, crash: CrashPoint | None = None, idle: bool = True) -> Any:
+        """A batch of rows: tuples, dicts or Rows, a DataFrame or an Arrow table. Returns what comes
+        out of it and, where the stream is idle then, after it.
 
         With `crash` the process ends in mid-version: before its work counts ("task"), before its
-        commit or before its delivery. Nothing comes out; `recover` goes on.
+        commit or before its delivery. Nothing comes out; `recover` resumes.
         """
+        table = self._input(rows, self._work.schema)
         try:
-            given = self._version(_table(rows, self._work.schema), crash)
-        except _Crash:
-            return []
-        return [*given, *self.tick()] if idle else given
+            given = self._run.advance(table, crash)
+        except MadeUpCrash:
+            return self._work.shown([])
+        return self._work.shown([*given, *self._run.ticks()] if idle else given)
 
-    def tick(self) -> list[Any]:
+    def tick(self) -> Any:
         """What an idle stream gives: the versions without data that are due."""
-        given: list[Any] = []
-        first = self.version
-        while self._schedule.is_due(self._base, self._now_ms):
-            before = self.version
-            if before - first == MOST_TICKS:
-                raise IllegalState(
-                    f"After {MOST_TICKS} versions without data something is still due: a timer "
-                    "that fires registers one for the past each time. Register it for later than "
-                    "timerValues.getCurrentProcessingTimeInMs()."
-                )
-            given += self._version(_table([], self._work.schema), None, is_tick=True)
-            if self.version == before:
-                break
-        return given
+        return self._work.shown(self._run.ticks())
 
-    def recover(self) -> list[Any]:
-        """Start anew on what is stored; a version that was not delivered comes out now."""
-        self._open()
-        undelivered, self._pending = self._pending, []
-        # Spark brings again what was not delivered; before that it runs no batch without data.
-        first = self._first_schedule()
-        self._schedule = first.begun() if self._is_undelivered else first
-        self._is_undelivered = False
-        return [*undelivered, *self.tick()]
+    def recover(self) -> Any:
+        """Restart from what is stored; a version that was not delivered comes out now."""
+        return self._work.shown(self._run.recover())
 
     def preload(self, rows: InputRows, schema: object = None) -> None:
         """Rows for handleInitialState. Requires: nothing was pushed yet."""
         if self.version:
             raise InvalidArgument("State to start with comes before the first rows.")
         columns = self._work.schema if schema is None else parse_schema(schema)
-        marks = self._marks.following(self._now_ms)
-        query = QueryInfo(self._root, self._run_id, 0)
-        results, _ = self._run(_table(rows, columns), marks, query, columns)
-        self._commit(results, initial_facts(self._base, marks))
+        self._run.preload(self._input(rows, columns), columns)
 
-    def set_clock(self, moment: int | datetime, *, idle: bool = True) -> list[Any]:
-        """Let the clock go on to a moment, in ms or as a datetime; what timers give then.
+    def set_clock(self, moment: int | datetime, *, idle: bool = True) -> Any:
+        """Move the clock to a moment, in ms or as a datetime. Returns what timers give then.
 
-        Where the stream is not idle, they wait for the next rows.
+        Where the stream is not idle, they wait for the next rows. Raises InvalidArgument for a
+        moment before the clock's.
         """
-        now = int(moment.timestamp() * 1000) if isinstance(moment, datetime) else moment
-        self._now_ms = max(self._now_ms, now)
-        return self.tick() if idle else []
+        now = _ms_of(moment)
+        if now < self._run.now_ms:
+            raise InvalidArgument(
+                f"The clock cannot go back from {self._run.now_ms} ms to {now} ms. Make another "
+                "driver to start earlier."
+            )
+        self._run.now_ms = now
+        return self._work.shown(self._run.ticks() if idle else [])
 
-    def advance_clock(self, by: int | timedelta, *, idle: bool = True) -> list[Any]:
-        """Let the clock go on by some ms, as `set_clock` does."""
-        span = int(by.total_seconds() * 1000) if isinstance(by, timedelta) else by
-        return self.set_clock(self._now_ms + span, idle=idle)
+    def advance_clock(self, by: int | str | timedelta, *, idle: bool = True) -> Any:
+        """Move the clock by some ms, a timedelta or a text such as "10 minutes", as `set_clock`."""
+        return self.set_clock(self._run.now_ms + _span_ms(by), idle=idle)
+
+    def set_watermark(self, moment: int | datetime, *, idle: bool = True) -> Any:
+        """Move the watermark to a moment, in ms or as a datetime, as a batch without rows whose
+        event times lead there. Returns what timers give then, and what is evicted.
+
+        Raises InvalidArgument for a moment before the watermark, and for a query without one.
+        """
+        if self._work.watermark is None:
+            raise InvalidArgument(
+                "There is no watermark to set. Give the driver one, as in "
+                "watermark=('time', '0 seconds')."
+            )
+        to, delay = _ms_of(moment), self._work.watermark[1]
+        if to < self.watermark_ms:
+            raise InvalidArgument(
+                f"The watermark cannot go back from {self.watermark_ms} ms to {to} ms."
+            )
+        given = self._run.advance(self._run.no_rows, None, seen=[Observation(to + delay, delay)])
+        return self._work.shown([*given, *self._run.ticks()] if idle else given)
 
     def state(self, name: str = DEFAULT_STORE_NAME, at: int | None = None) -> dict[Row, Any]:
         """What is held at a version: of a variable by grouping key a value, a list or a dict; of
-        a `Windowed` query, which has one store, by key and window the partial aggregates.
+        a function its state, which needs no name; of a `Windowed` query, which has one store, by
+        key and window the partial aggregates.
         """
-        live = read_state(self._root, operator=0, store=name)
+        live = read_state(self._run.root, operator=0, store=self._work.store_of(name))
         return self._work.held(name, (live if at is None else live.at(at)).to_arrow())
 
     def timers(self) -> dict[Row, list[int]]:
-        """The timers of each key."""
+        """The timers of each key; of a GroupState, when the key times out."""
         return {key: sorted(own[0] for own in held) for key, held in self.state(TIMERS).items()}
+
+    def set_state(self, name: str, key: Any, value: Any) -> None:
+        """Set what a variable holds for a key, as a version of its own.
+
+        `value` is a tuple for a value, a list of tuples for a list, and for a map a dict of tuples;
+        it takes the place of what was held, and a TTL counts from now. The state of a function is
+        called "state". A key of one column may come without its tuple.
+        """
+        with self._run.edit(key) as edit:
+            is_group_state = isinstance(self._work, GroupStateWork)
+            put = edit.set_group_state if is_group_state else edit.set
+            put(self._work.store_of(name), value)
+
+    def delete_state(self, name: str, key: Any) -> None:
+        """Remove what a variable holds for a key, as a version of its own; a GroupState's timeout
+        goes as well.
+        """
+        with self._run.edit(key) as edit:
+            edit.delete(self._work.store_of(name))
+
+    @contextmanager
+    def handle(self, key: Any) -> Iterator[KeyHandle]:
+        """The handle of a key, to call its state variables and timers, or to pass to a method.
+
+        What was changed is committed as a version when the block ends; after an error, and if
+        nothing was changed, there is none. It does not run what is due: `tick` does.
+
+            with driver.handle("Jade") as handle:
+                handle.getValueState("total").update((5,))
+                handle.registerTimer(60_000)
+        """
+        with self._run.edit(key) as edit:
+            yield KeyHandle(edit)
 
     def close(self) -> None:
         """Give the memory back."""
-        MemoryStorage.forget(self._root.removeprefix("memory://"))
+        MemoryStorage.forget(self._run.root.removeprefix("memory://"))
 
-    # -- versions ------------------------------------------------------------------------------
-
-    def _open(self) -> None:
-        self._versions = VersionLog(open_storage(self._root), self._runtime)
-        self._committer = Committer(self._versions, self._runtime, StateStoreConf.empty)
-        self._run_id = uuid4().hex
-        self._manifest = self._versions.newest_intact()
-
-    def _first_schedule(self) -> Schedule:
-        return Schedule.starting(
-            by_clock=self._work.by_clock, follows_watermark=self._work.follows_watermark
-        )
-
-    @property
-    def _base(self) -> Manifest:
-        assert self._manifest is not None
-        return self._manifest
-
-    @property
-    def _marks(self) -> Watermarks:
-        return Watermarks.of(self._base.watermark)
-
-    def _version(
-        self, table: pa.Table, crash: CrashPoint | None, *, is_tick: bool = False
-    ) -> list[Any]:
-        batch = None if is_tick else self._next_batch()
-        step = self._schedule.step(self._base, batch, self._now_ms)
-        query = QueryInfo(self._root, self._run_id, step.numbers.epoch)
-        results, late_rows = self._run(table, step.marks, query)
-        if crash == "task":
-            raise _Crash("task")
-        self._schedule = self._schedule.after(results)
-        if step.is_void(results):
-            return []
-        rows = self._rows([result.emitted for result in results])
-        if crash == "commit":
-            raise _Crash("commit")
-        step = step.observed(() if is_tick else self._seen(table))
-        self._commit(results, step.facts())
-        if not is_tick:
-            self._schedule = self._schedule.begun()
-        self._late_rows += late_rows
-        if crash == "deliver":
-            self._pending, self._is_undelivered = rows, True
-            raise _Crash("deliver")
-        return rows
-
-    def _run(
-        self,
-        table: pa.Table,
-        marks: Watermarks,
-        query: QueryInfo,
-        initial: Schema | None = None,
-    ) -> tuple[list[TaskResult], int]:
-        """The results of the tasks, and how many rows were late."""
-        setting = self._setting(marks, query)
-        given = self._work.given(table, marks)
-        if initial is None:
-            task = self._work.task(setting)
-        else:
-            task = self._work.initial(setting, initial)
-        schema = given.schema.serialize().to_pybytes()
-        results = [
-            task.run(partition, schema, [batch.serialize().to_pybytes() for batch in own])
-            for partition, own in enumerate(given.parts)
-        ]
-        return results, given.late_rows + sum(result.late_rows for result in results)
-
-    def _setting(self, marks: Watermarks, query: QueryInfo) -> WorkSettings:
-        stores = {
-            name: StoreSpec.of(
-                shape,
-                root=self._root,
-                operator=0,
-                partitions=self._work.partitions,
-                conf=StateStoreConf.empty,
-                run_id=self._run_id,
-                name=name,
-            )
-            for name, shape in self._work.shapes.items()
-        }
-        outbox = Outbox(self._root, self.version + 1, self._work.partitions, {})
-        return WorkSettings(stores, self.version, marks, outbox, query)
-
-    def _next_batch(self) -> dict[str, Any]:
-        """The facts of the next batch, as Spark would number it."""
-        last = self._base.batch
-        return {"id": 0 if last is None else last["id"] + 1, "query_id": self._root, "offsets": ""}
-
-    def _seen(self, table: pa.Table) -> list[Observation]:
-        """What the query's withWatermark saw of a batch, if it has one."""
-        if self._work.watermark is None:
-            return []
-        column, delay = self._work.watermark
-        numbers = index_numbers(one_array(table.column(column)).drop_null())
-        assert numbers is not None
-        largest = int(numbers.max()) // 1000 if len(numbers) else None
-        return [Observation(largest, delay)]
-
-    def _commit(self, results: list[TaskResult], facts: Mapping[str, Any]) -> None:
-        prepared = [part for result in results for part in result.prepared]
-        self._manifest = self._committer.commit(self._base, None, prepared, uuid4().hex, **facts)
-
-    def _rows(self, emitted: list[Emission]) -> list[Any]:
-        table = OutboxReader(self._root, {}, tuple(emitted)).table()
-        return [] if table is None else self._work.rows(table)
+    def _input(self, rows: InputRows, schema: Schema) -> pa.Table:
+        return input_table(rows, schema, self._zone)
 
 
-def _table(rows: InputRows, schema: Schema) -> pa.Table:
-    codec = RowCodec(schema)
-    columns = codec.to_arrow([codec.encode(row) for row in rows])
-    return pa.Table.from_arrays(columns, schema=schema.arrow)
+def _ms_of(moment: int | datetime) -> int:
+    return int(moment.timestamp() * 1000) if isinstance(moment, datetime) else moment
+
+
+def _span_ms(by: int | str | timedelta) -> int:
+    return by if isinstance(by, int) else micros(by) // 1000
 
 
 def _names(keys: str | Sequence[str] | None) -> list[str]:

@@ -27,6 +27,7 @@ from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.reserved import HASH, FreeNames
 from holdfast.streams.aggregates.grouping import Numbers, Runs, codes_of
 from holdfast.streams.aggregates.merging import Merge, merge_table
+from holdfast.streams.processors.variables import Variable
 from holdfast.streams.tasks.aggregation import ROWS, AggregationTask
 from holdfast.streams.tasks.session import SessionTask
 from holdfast.streams.tasks.sliding import SlidingTask, SlidingWindows
@@ -178,6 +179,10 @@ class WindowedWork:
     # -- what a driver calls -------------------------------------------------------------------
 
     @property
+    def variables(self) -> Mapping[str, Variable]:
+        return {}
+
+    @property
     def follows_watermark(self) -> bool:
         # an aggregate over all rows has its one group even without rows, and Spark emits it
         return self._evicts or (self._is_global and self._mode == "update")
@@ -277,7 +282,10 @@ class WindowedWork:
     def initial(self, setting: WorkSettings, columns: Schema) -> Task:
         raise InvalidArgument("A Windowed query takes no initial state. Push rows instead.")
 
-    def rows(self, table: pa.Table) -> list[Any]:
+    def shown(self, tables: list[pa.Table]) -> Any:
+        return [row for table in tables for row in self._rows(table)]
+
+    def _rows(self, table: pa.Table) -> list[Any]:
         columns = [table.column(key.name).to_pylist() for key in self._keys]
         names = [key.name for key in self._keys]
         if self._frame is not None:
@@ -290,6 +298,9 @@ class WindowedWork:
             columns.append(aggregate.finish(partials).to_pylist())
             names.append(name)
         return list(map(pyspark_row_maker(names), zip(*columns, strict=True)))
+
+    def store_of(self, name: str) -> str:
+        return name
 
     def held(self, name: str, table: pa.Table) -> dict[Row, Any]:
         codec, width = self._shape.keys, len(self._shape.key_schema)

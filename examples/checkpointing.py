@@ -9,7 +9,6 @@ same CHECKPOINT again, even after `kill -9`: each value comes once, and none is 
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -51,7 +50,6 @@ def run_batches(query: StatefulQuery | StreamingQuery, count: int) -> None:
 
 
 def main() -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local")
         .appName("Checkpoint Example")

@@ -63,7 +63,6 @@ def main() -> None:
 @contextmanager
 def session(log: Path) -> Iterator[SparkSession]:
     """A Spark session on this machine, whose JVM has its say in a file."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     stderr = os.dup(2)
     with log.open("ab") as said:
         os.dup2(said.fileno(), 2)

@@ -9,8 +9,6 @@ TTL); the third one blocks the card. Time is the event time of the purchases, no
 
 from __future__ import annotations
 
-import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -101,7 +99,6 @@ def run(spark: SparkSession, place: Path) -> None:
 
 
 def main() -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")

@@ -10,7 +10,6 @@ other services, such as cassandra://host:port/keyspace/table.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -82,7 +81,6 @@ def run(spark: SparkSession, place: Path, view: str | None = None) -> None:
 
 
 def main() -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")

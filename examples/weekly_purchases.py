@@ -9,8 +9,6 @@ also tested without Spark, in tests/streams/test_use_cases.py.
 
 from __future__ import annotations
 
-import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,7 +95,6 @@ def run(spark: SparkSession, place: Path) -> None:
 
 
 def main() -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")

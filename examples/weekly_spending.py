@@ -9,8 +9,6 @@ for late purchases. Then a week is closed: its totals are written, and its state
 from __future__ import annotations
 
 import json
-import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -86,7 +84,6 @@ def run(spark: SparkSession, place: Path) -> None:
 
 
 def main() -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")

@@ -219,8 +219,8 @@ class Partition:
     def chain(self) -> Chain:
         return Chain(self.entry, self.version, self.cache)
 
-    def commit(self, change: Any) -> None:
-        """`change(writer)` makes the next version."""
+    def commit(self, change: Any) -> int:
+        """`change(writer)` makes the next version; how many keys of the last it removed."""
         writer = PartitionWriter(SHAPE, self.chain)
         change(writer)
         sealed = writer.seal()
@@ -243,6 +243,7 @@ class Partition:
             evict=sealed.bounds.evict,
             expire=sealed.bounds.expire,
         )
+        return sealed.num_removed
 
     def merge(self, start: int, stop: int) -> Swap:
         todo = MergePlan(start, stop, "snapshot")
@@ -378,7 +379,7 @@ CHANGES = st.lists(
     max_size=8,
 )
 RAISED = st.none() | st.integers(0, 20)
-VERSIONS = st.lists(st.tuples(CHANGES, RAISED, RAISED), min_size=1, max_size=8)
+VERSIONS = st.lists(st.tuples(CHANGES, RAISED, RAISED, st.booleans()), min_size=1, max_size=8)
 
 
 class Oracle:
@@ -394,6 +395,20 @@ class Oracle:
         self.evict = max(self.evict, -1 if evict is None else evict - 15)
         self.expire = max(self.expire, -1 if expire is None else expire)
 
+    def removed(
+        self, changes: Any, evict: int | None, expire: int | None, *, is_raised_first: bool
+    ) -> int:
+        """How many keys of the version so far `apply` would remove."""
+        before, after = Oracle(), Oracle()
+        for each in (before, after):
+            each.newest, each.evict, each.expire = dict(self.newest), self.evict, self.expire
+        hidden = 0
+        if is_raised_first:
+            before.apply([], evict, expire)
+            hidden = len(self.rows()) - len(before.rows())
+        after.apply(changes, evict, expire)
+        return hidden + len(before.rows().keys() - after.rows().keys())
+
     def rows(self, evict: int = -1, expire: int = -1) -> dict[tuple[str, int], int]:
         evict, expire = max(evict, self.evict), max(expire, self.expire)
         return {
@@ -403,29 +418,38 @@ class Oracle:
         }
 
 
+def raise_bounds(writer: PartitionWriter, evict: int | None, expire: int | None) -> None:
+    if evict is not None and evict >= 15:
+        writer.raise_bounds(evict=evict - 15)
+    if expire is not None:
+        writer.raise_bounds(expire=expire)
+
+
 @settings(max_examples=150)
 @given(VERSIONS, st.randoms(use_true_random=False))
 def test_merges_anywhere_leave_the_state_as_a_dict_has_it(versions: Any, random: Random) -> None:
     partition, oracle = Partition(), Oracle()
-    for changes, evict, expire in versions:
+    for changes, evict, expire, is_raised_first in versions:
 
         def change(
             writer: PartitionWriter,
             changes: Any = changes,
             evict: Any = evict,
             expire: Any = expire,
+            is_raised_first: bool = is_raised_first,
         ) -> None:
+            if is_raised_first:
+                raise_bounds(writer, evict, expire)
             for what, key, value, expires in changes:
                 if what == "put":
                     writer.put(key, (value,), expires)
                 else:
                     writer.remove(key)
-            if evict is not None and evict >= 15:
-                writer.raise_bounds(evict=evict - 15)
-            if expire is not None:
-                writer.raise_bounds(expire=expire)
+            if not is_raised_first:
+                raise_bounds(writer, evict, expire)
 
-        partition.commit(change)
+        gone = oracle.removed(changes, evict, expire, is_raised_first=is_raised_first)
+        assert partition.commit(change) == gone
         oracle.apply(changes, evict, expire)
         for _ in range(random.randrange(3)):
             length = len(partition.entry.segments)

@@ -152,3 +152,26 @@ class Late(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         yield Row(id=key[0], at=datetime.fromtimestamp(1, UTC))
+
+
+class ClearsWhatIsNot(StatefulProcessor):
+    """Keeps the number of a key for one batch; clears and forgets much that never was."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.kept = handle.getValueState("kept", "n long")
+        self.never = handle.getValueState("never", "n long")
+        self.brief = handle.getMapState("brief", "n long", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
+        self.never.clear()
+        self.brief.updateValue((1,), (1,))
+        self.brief.clear()
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 3_600_000)
+        for moment in list(self.handle.listTimers()):
+            self.handle.deleteTimer(moment)
+        if self.kept.exists():
+            self.kept.clear()
+        else:
+            self.kept.update((len(list(rows)),))
+        return iter(())

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processors import ClearsWhatIsNot
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQueryListener
@@ -418,6 +419,21 @@ def test_the_figures_are_valid_prometheus_text_and_add_up(
     assert {f"holdfast_{name}" for name in measured} <= set(found)
 
 
+def test_removed_rows_are_those_that_a_version_had(spark: SparkSession, tmp_path: Path) -> None:
+    for first in (0, 2):
+        spark.range(first, first + 4, 1, 1).write.mode("append").parquet(str(tmp_path))
+    rows = spark.readStream.schema("id long").option("maxFilesPerTrigger", "1")
+    frame = stateful(rows.parquet(str(tmp_path))).groupBy("id")
+    query = finish(
+        frame.transformWithState(ClearsWhatIsNot(), "n long", "Update", "ProcessingTime")
+    )
+    last = query.recentProgress[-1].stateOperators[0]
+    assert (last.numRowsTotal, last.customMetrics["numCommittedRowsRemoved"]) == (4, 2)
+    assert last.numRowsRemoved > 2, "as Spark counts it: with what never was"
+    (removed,) = parsed(query.metrics_text())["holdfast_removed_rows_total"].values()
+    assert removed == 2
+
+
 def test_figures_before_the_first_version_are_valid_too() -> None:
     assert parsed(metrics_text([QueryMetrics()])) == {}
 
@@ -463,21 +479,22 @@ def test_queries_share_a_port_which_closes_with_the_last(
         get(url)
 
 
-def test_a_port_that_is_taken_is_refused_before_anything_runs(
-    spark: SparkSession, tmp_path: Path, heard: Heard
+@pytest.mark.parametrize("port", ["in use", 70_000])
+def test_a_port_that_cannot_be_had_is_a_warning_and_the_query_runs(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, port: int | str
 ) -> None:
     taken = MetricsServer(0)
-    port = int(taken.url.split(":")[2].removesuffix("/metrics"))
+    if port == "in use":
+        port = int(taken.url.split(":")[2].removesuffix("/metrics"))
     try:
-        with pytest.raises(holdfast.InvalidArgument, match=f"port {port} of 127"):
-            finish(
-                stream(spark, tmp_path / "in"),
-                **{"metrics.port": port, "checkpointLocation": str(tmp_path / "cp")},
-            )
+        query = finish(stream(spark, tmp_path / "in", files=1), **{"metrics.port": port})
     finally:
         taken.leave(QueryMetrics())
-    assert heard.events == []
-    assert not (tmp_path / "cp").exists()
+    assert query.metrics_url is None
+    assert parsed(query.metrics_text())["holdfast_input_rows_total"] == {f'query="{query.id}"': 10}
+    (told,) = [r.getMessage() for r in caplog.records if "Metrics are not served" in r.message]
+    assert f"port {port} of 127.0.0.1" in told
+    assert "spark.holdfast.metrics.port" in told
 
 
 @pytest.mark.parametrize(
@@ -527,17 +544,21 @@ for number in range(3):
     first.show(f"first {number}")
     second.show(f"second {number}")
 print("for the file")
-second.close()
-first.close()
+if sys.argv[1] == "close":
+    second.close()
+    first.close()
 """
 
 
-def test_lines_on_a_terminal_are_updated_in_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["close", "leave open"])
+def test_lines_on_a_terminal_are_updated_in_place_and_end_with_a_newline(
+    tmp_path: Path, end: str
+) -> None:
     screen, terminal = os.openpty()
     out = tmp_path / "out"
     with out.open("w") as file:
         done = subprocess.Popen(
-            [sys.executable, "-c", _SCRIPT],
+            [sys.executable, "-c", _SCRIPT, end],
             stdout=file,
             stderr=terminal,
             env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
@@ -558,6 +579,7 @@ def test_lines_on_a_terminal_are_updated_in_place(tmp_path: Path) -> None:
     assert "second 2" in text
     assert "\x1b[1A" in text
     assert "\x1b[2K" in text
+    assert text.endswith("\r\n\x1b[?25h"), "the cursor is visible, on a line of its own"
 
 
 def test_a_line_in_a_notebook_is_updated_in_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 from native import SCHEMA, write_batches
+from processors import Totals
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from holdfast import stateful
+from holdfast.reading import open_root
 from holdfast.spark.frame import StatefulDataFrame
 from holdfast.spark.running.query import StatefulQuery
 from holdfast.spark.versions.loop import VersionLoop
@@ -74,7 +76,8 @@ def test_a_stream_and_its_query_say_what_sparks_say(
     stream.printSchema()
     assert " |-- count: long" in capsys.readouterr().out
     stream.explain(extended=True)
-    assert "== Analyzed Logical Plan ==" in capsys.readouterr().out
+    explained = capsys.readouterr().out
+    assert "== Analyzed Logical Plan ==" in explained
     first = writer.start()
     native = spark.readStream.format("rate").load().writeStream.format("noop").start()
     try:
@@ -93,6 +96,45 @@ def test_a_stream_and_its_query_say_what_sparks_say(
     second.awaitTermination()
     assert second.id == first.id
     assert second.runId != first.runId
+    (store,) = open_root(tmp_path / "cp").info().stores
+    assert explained.partition("\n\n== Parsed")[0].splitlines() == [
+        "== Stateful Plan ==",
+        f"Operator {store.operator}: stateStoreSave",
+        "  input: source 0",
+        "  keys: window(ts, '1 minute', '1 minute', '0 second')",
+        "  aggregate count: count(1)",
+        "  watermark: ts, delayed by 1 minute",
+        f"  store {store.store}: key {store.key_schema.ddl()}; value {store.value_schema.ddl()}; "
+        "evicted by window_end",
+        f"  partitions: {len(store.partitions)}",
+        f"Output: operator {store.operator}",
+    ]
+
+
+def test_explain_tells_operators_apart_and_forwards_the_mode(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = spark.readStream.schema(SCHEMA).parquet(str(tmp_path))
+    timed = stateful(rows).withWatermark("ts", "90 seconds")
+    first = timed.dropDuplicates(["id", "ts"])
+    first.union(timed).agg(F.max("v")).explain(mode="formatted")
+    shown = capsys.readouterr().out
+    for line in ("Operator 0: dedupe\n  input: source 0", "delayed by 90 seconds",
+                 "Operator 1: stateStoreSave\n  input: operator 0, source 0\n  keys: none",
+                 "; evicted by ts\n  partitions: 2\n", "partitions: 1\nOutput: operator 1\n",
+                 "Arguments: "):  # fmt: skip
+        assert line in shown, line
+    stateful(rows).groupBy("id").transformWithState(
+        Totals(), "id string, n long", "Update", "ProcessingTime"
+    ).explain()
+    shown = capsys.readouterr().out
+    for line in ("time mode: processingtime", "watermark: none",
+                 "store state: key id string; value n long", "== Physical Plan =="):  # fmt: skip
+        assert line in shown, line
+    stateful(rows).select("id").explain("simple")
+    rows.select("id").explain("simple")
+    ours, sparks = (plan[:30] for plan in capsys.readouterr().out.split("== Physical")[1:])
+    assert ours == sparks
 
 
 def test_a_tick_never_runs_beside_a_batch(

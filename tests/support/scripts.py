@@ -1,7 +1,8 @@
 """Runs scripts one after another in one process: python scripts.py, then a script a line.
 
 A script that starts Spark and stops it leaves the JVM running, and the next one has it. What a
-script prints goes to the file that the line names; the answer is its exit code.
+script prints goes to the file that the line names; the answer is its exit code. No PYSPARK_PYTHON
+is set, and the python3 of the PATH has no packages.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shlex
 import subprocess
 import sys
 import traceback
@@ -20,10 +22,13 @@ class Scripts:
 
     def __init__(self, cwd: Path, log: Path) -> None:
         self.cwd, self._log = cwd, log
+        environment = {**os.environ, "PYTHONUTF8": "1", "NO_COLOR": "1"}
+        environment.pop("PYSPARK_PYTHON", None)
+        environment["PATH"] = f"{bare_python(log / 'bin')}{os.pathsep}{os.environ['PATH']}"
         self._process = subprocess.Popen(
             [sys.executable, "-W", "error", __file__],
             cwd=cwd,
-            env={**os.environ, "PYTHONUTF8": "1", "NO_COLOR": "1"},
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -44,6 +49,15 @@ class Scripts:
     def close(self) -> None:
         """End the process, and its JVM with it."""
         self._process.communicate(timeout=120)
+
+
+def bare_python(folder: Path) -> Path:
+    """The folder, made with a python3 in it that has the standard library only."""
+    folder.mkdir()
+    python = folder / "python3"
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(os.path.realpath(sys.executable))} -S "$@"\n')
+    python.chmod(0o755)
+    return folder
 
 
 def _run(script: str) -> int:

@@ -123,11 +123,13 @@ def _worker_python(*, needed: bool) -> Check:
     chosen = os.environ.get(name)
     command = chosen or "python3"
     version, prefix = _python_at(command)
-    what = chosen or "not set, so workers run python3 from the PATH"
+    what = chosen or (
+        "not set: streams on a local master use this Python, others python3 from the PATH"
+    )
     mine = f"{sys.version_info.major}.{sys.version_info.minor}"
     if version != mine:
         found = "which does not run" if version is None else f"which is Python {version}"
-        status: Status = "failed" if needed else "note"
+        status: Status = "failed" if needed and chosen else "note"
         return Check(name, status, f"{what}, {found}; this is {mine}", advice)
     if prefix != sys.prefix:
         return Check(

@@ -263,6 +263,7 @@ class EngineProvider(StateStoreProvider):
             schemas=fingerprint(self.shape.key_schema, self.shape.value_schema),
             delta=delta,
             num_keys=sealed.num_keys,
+            num_removed=sealed.num_removed,
             evict=sealed.bounds.evict,
             expire=sealed.bounds.expire,
             inline=inline,

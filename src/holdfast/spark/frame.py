@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
@@ -25,7 +26,9 @@ from holdfast.spark.operators.processor import (
     Processing,
     arrow_state,
 )
+from holdfast.spark.pipeline.explanation import stateful_plan
 from holdfast.spark.pipeline.flow import EventTime, Flow, Input, Sources, Stage
+from holdfast.spark.state.location import is_one_host
 from holdfast.spark.writer import StatefulStreamWriter
 from holdfast.streams.clock import checked_time_mode
 from holdfast.streams.processors.arrow import ArrowProcessor
@@ -56,6 +59,8 @@ def stateful(frame: DataFrame) -> StatefulDataFrame:
     is replayed after a crash would leave that operator unable to continue.
     """
     check_spark(frame)
+    if is_one_host(frame.sparkSession):
+        seam.sessions.share_python(frame.sparkSession)
     if native := seam.plans.native_stateful_operators(frame):
         raise InvalidArgument(
             f"The DataFrame already has a stateful operator of Spark ({native[0]}). Call "
@@ -268,7 +273,14 @@ class StatefulDataFrame:
         self._native.printSchema(level)
 
     def explain(self, extended: bool | str | None = None, mode: str | None = None) -> None:
-        """Print Spark's plan for the rows that reach the stateful operator."""
+        """As DataFrame.explain: the stateful operators, then Spark's plan of what reaches them.
+
+        For each operator: what it computes and from what, its watermark, its stores with their
+        columns, and the partitions that the state has with a new checkpoint. `extended` and `mode`
+        are as in Spark and apply to Spark's plan.
+        """
+        if not self._is_plain:
+            sys.stdout.write(stateful_plan(self._flow, self._native.sparkSession) + "\n")
         Sources(self._flow).stream.explain(extended, mode)
 
     @property

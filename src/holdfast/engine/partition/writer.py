@@ -25,10 +25,15 @@ from holdfast.types import as_table, columns_of, one_array, parts_of
 
 @dataclass(frozen=True, slots=True)
 class SealedDelta:
-    """The result of an update: the delta's rows in hash order, the number of keys, the bounds."""
+    """The result of an update: the delta's rows in hash order, the bounds, and counts of keys.
+
+    `num_removed` counts keys that the version before had and that were removed, evicted or expired;
+    one that was put again after it had expired is among them.
+    """
 
     pieces: list[Rows]
     num_keys: int
+    num_removed: int
     bounds: Bounds
 
 
@@ -170,24 +175,27 @@ class PartitionWriter(PartitionReader):
         self._flush()
         base = self.chain
         layout = self.shape.layout
-        num_keys = base.entry.num_keys
         counted, hidden = self._bounds, self._hidden()
+        was_counted = hidden is not None
         if hidden is not None:
             # No change came after the bounds were raised, and the keys they hid were counted then.
             # So the changes are counted under the old bounds, without reading what is hidden.
             counted = base.bounds
-            num_keys -= hidden
         elif self._bounds != base.bounds:
-            num_keys -= base.run(lambda view: view.dying(self._bounds), layout)
+            hidden = base.run(lambda view: view.dying(self._bounds), layout)
+        num_removed = hidden or 0
+        num_keys = base.entry.num_keys - num_removed
         known = self.memtable.known_existed if counted == base.bounds else None
         pieces = []
         for rows in self.memtable.seal():
             existed = self._existed(rows, counted) if known is None else known
-            live = counted.live(rows, slice(None), layout)
-            if live is None:
-                num_keys += int((~existed).sum())
-            else:
-                num_keys += int((live & ~existed).sum()) - int((~live & existed).sum())
+            live = _all_if_none(counted.live(rows, slice(None), layout), rows)
+            added = live & ~existed
+            gone = int((~live & existed).sum())
+            num_keys += int(added.sum()) - gone
+            num_removed += gone
+            if was_counted:  # also what this update put, which no version had
+                num_removed -= int((added & ~self._stays(rows)).sum())
             if rows.dead is not None:
                 # A tombstone is kept where the base has the key, also if a raised bound hides it:
                 # evicted rows are read under the old bound and delivered, and a removed key must
@@ -196,7 +204,12 @@ class PartitionWriter(PartitionReader):
                     existed = self._existed(rows, base.bounds)
                 rows = rows.where(~rows.dead | existed)
             pieces.append(rows)
-        return SealedDelta([rows for rows in pieces if len(rows)], num_keys, self._bounds)
+        pieces = [rows for rows in pieces if len(rows)]
+        return SealedDelta(pieces, num_keys, num_removed, self._bounds)
+
+    def _stays(self, rows: Rows) -> Mask:
+        """Which rows the bounds do not hide."""
+        return _all_if_none(self._bounds.live(rows, slice(None), self.shape.layout), rows)
 
     def _existed(self, rows: Rows, bounds: Bounds) -> Mask:
         """Which of the keys the base has, seen through these bounds."""
@@ -212,6 +225,10 @@ class PartitionWriter(PartitionReader):
     def _read(self, work: Callable[[SegmentStack], Any], bounds: Bounds | None = None) -> Any:
         seen = self._bounds if bounds is None else bounds
         return self.chain.run(work, self.shape.layout, newer=self._flush(), bounds=seen)
+
+
+def _all_if_none(mask: Mask | None, rows: Rows) -> Mask:
+    return np.ones(len(rows), bool) if mask is None else mask
 
 
 def expiries(table: pa.Table) -> Hashes | None:

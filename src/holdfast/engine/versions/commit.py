@@ -56,6 +56,8 @@ class PreparedPartition:
     expire: int | None = None
     inline: bytes | None = None
     swaps: tuple[Swap, ...] = ()
+    num_removed: int | None = None
+    """How many keys of the version before are removed; None where the store does not count them."""
 
     @property
     def place(self) -> StorePartition:

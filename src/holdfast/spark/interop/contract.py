@@ -41,6 +41,12 @@ class Sessions(Protocol):
     def application_setting(self, session: SparkSession, name: str) -> str | None:
         """A setting of the application, None where nobody made it."""
 
+    def share_python(self, session: SparkSession) -> None:
+        """Have workers run the driver's Python, unless a setting or PYSPARK_PYTHON names another.
+
+        Requires: driver and workers share a host.
+        """
+
     def is_case_sensitive(self, session: SparkSession) -> bool:
         """Whether names of columns that differ in case only are different names."""
 

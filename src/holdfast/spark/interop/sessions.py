@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -10,6 +12,8 @@ from pyspark.sql.types import StructType, _parse_datatype_json_string
 from holdfast.spark.interop.classes import java_class
 
 _ROWS_PER_ARROW_BATCH = 1_000_000
+_SPARKS_OWN_CHOICE = "python3"
+"""The Python of the workers where nobody chose one."""
 
 
 def own_session(session: SparkSession, partitions: int) -> SparkSession:
@@ -36,6 +40,21 @@ def application_setting(session: SparkSession, name: str) -> str | None:
     `SparkContext.getConf` would copy all settings for it, in several calls of the JVM for each.
     """
     return session.sparkContext._conf.get(name)
+
+
+def share_python(session: SparkSession) -> None:
+    """Have the workers of this host run the driver's Python, unless somebody chose another.
+
+    Spark would take the python3 of the PATH, which need not be the one that has the packages.
+    """
+    context = session.sparkContext
+    is_chosen = (
+        context.pythonExec != _SPARKS_OWN_CHOICE
+        or "PYSPARK_PYTHON" in os.environ
+        or application_setting(session, "spark.pyspark.python") is not None
+    )
+    if sys.executable and not is_chosen:
+        context.pythonExec = sys.executable
 
 
 def is_case_sensitive(session: SparkSession) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import sys
@@ -83,12 +84,17 @@ class _TerminalLine(Line):
     _lock = threading.Lock()
     _lines: dict[int, str] = {}  # noqa: RUF012 - the process has one terminal
     _live: Live | None = None
+    _is_over = False
+    """Whether the process ends; queries may still run in its threads."""
 
     def show(self, text: str) -> None:
         shared = _TerminalLine
         with shared._lock:
+            if shared._is_over:
+                return
             shared._lines[id(self)] = text
             if shared._live is None:
+                atexit.register(shared._end)
                 shared._live = Live(
                     console=Console(stderr=True),
                     auto_refresh=False,
@@ -105,11 +111,27 @@ class _TerminalLine(Line):
             if text is None or shared._live is None:
                 return
             if not shared._lines:
-                shared._live.stop()
-                shared._live = None
+                shared._stop()
                 return
             shared._live.console.print(Text(text, no_wrap=True, overflow="ellipsis"))
             shared._live.update(_lines(shared._lines), refresh=True)
+
+    @staticmethod
+    def _stop() -> None:
+        """Leave the cursor below the lines, and visible."""
+        shared = _TerminalLine
+        if shared._live is not None:
+            shared._live.stop()
+            shared._live = None
+        atexit.unregister(shared._end)
+
+    @staticmethod
+    def _end() -> None:
+        """The process ends with queries that run: the shell's prompt follows."""
+        shared = _TerminalLine
+        with shared._lock:
+            shared._is_over = True
+            shared._stop()
 
 
 def _lines(texts: Mapping[int, str]) -> Group:

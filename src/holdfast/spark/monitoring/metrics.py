@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -11,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.errors import InvalidArgument
-
+log = logging.getLogger(__name__)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _HOST = "127.0.0.1"
 
@@ -37,7 +37,7 @@ _FAMILIES = (
     _Family("holdfast_state_bytes", "gauge", "Bytes of state in the newest version."),
     _Family("holdfast_memory_bytes", "gauge", "Memory the operator's tasks used."),
     _Family("holdfast_updated_rows_total", "counter", "Rows written to state."),
-    _Family("holdfast_removed_rows_total", "counter", "Rows removed from state."),
+    _Family("holdfast_removed_rows_total", "counter", "Committed rows removed from state."),
     _Family("holdfast_late_rows_total", "counter", "Rows dropped as too late."),
     _Family("holdfast_duplicate_rows_total", "counter", "Rows dropped as duplicates."),
 )
@@ -75,7 +75,7 @@ class QueryMetrics:
         self._set("state_bytes", custom.get("stateOnCurrentVersionSizeBytes", 0), labels)
         self._set("memory_bytes", operator["memoryUsedBytes"], labels)
         self._count("updated_rows_total", operator["numRowsUpdated"], labels)
-        self._count("removed_rows_total", operator["numRowsRemoved"], labels)
+        self._count("removed_rows_total", custom["numCommittedRowsRemoved"], labels)
         self._count("late_rows_total", operator["numRowsDroppedByWatermark"], labels)
         self._count("duplicate_rows_total", custom.get("numDroppedDuplicateRows", 0), labels)
 
@@ -129,14 +129,7 @@ class MetricsServer:
     def __init__(self, port: int) -> None:
         self._port = port
         self._queries: list[QueryMetrics] = []
-        try:
-            self._http = ThreadingHTTPServer((_HOST, port), _handler(self._queries))
-        except OSError as error:
-            raise InvalidArgument(
-                f"Metrics cannot be served on port {port} of {_HOST}: {error.strerror}. Choose "
-                "another spark.holdfast.metrics.port, or 0 for one that is free.",
-                condition="STATE_STORE_INVALID_SETTING",
-            ) from error
+        self._http = ThreadingHTTPServer((_HOST, port), _handler(self._queries))
         self._http.daemon_threads = True
         self._thread = threading.Thread(
             target=self._http.serve_forever, name="holdfast-metrics", daemon=True
@@ -144,10 +137,24 @@ class MetricsServer:
         self._thread.start()
 
     @classmethod
-    def join(cls, port: int, metrics: QueryMetrics) -> MetricsServer:
-        """Return the server of a port, started if necessary; it now also serves these figures."""
+    def join(cls, port: int, metrics: QueryMetrics) -> MetricsServer | None:
+        """Return the server of a port, started if necessary; it now also serves these figures.
+
+        Where the port cannot be had, this is None, and the log warns: a query that works is worth
+        more than its metrics.
+        """
         with cls._lock:
-            server = cls._by_port.get(port) or cls(port)
+            try:
+                server = cls._by_port.get(port) or cls(port)
+            except (OSError, OverflowError) as error:
+                log.warning(
+                    "Metrics are not served: port %d of %s cannot be used (%s). Choose another "
+                    "spark.holdfast.metrics.port, or 0 for one that is free.",
+                    port,
+                    _HOST,
+                    error,
+                )
+                return None
             cls._by_port[port] = server
             server._queries.append(metrics)
             return server

@@ -80,7 +80,10 @@ def _operator(
     late = sum(r.late_rows for r in results)
     if title.startswith("sessionWindow"):
         late += observed_late
-    custom = {"stateOnCurrentVersionSizeBytes": sum(r.state_bytes for r in results)}
+    custom = {
+        "stateOnCurrentVersionSizeBytes": sum(r.state_bytes for r in results),
+        "numCommittedRowsRemoved": sum(r.committed_removals for r in results),
+    }
     if title.startswith("dedupe"):
         custom["numDroppedDuplicateRows"] = sum(r.dropped_duplicates for r in results)
     custom |= (merged or MaintenanceReport()).figures()

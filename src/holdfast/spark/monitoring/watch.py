@@ -31,10 +31,7 @@ class _Entry:
 
 
 class Watch:
-    """Follows one query.
-
-    It opens the metrics port at once, so that a port in use is an error before anything runs.
-    """
+    """Follows one query."""
 
     def __init__(self, conf: StateStoreConf) -> None:
         self.listeners = Listeners()

@@ -194,6 +194,15 @@ class TaskResult:
     """The operator's own metrics, by Spark's names for them."""
 
     @property
+    def committed_removals(self) -> int:
+        """How many rows that were committed before are gone; `removed` where stores do not count.
+
+        Not among them are rows that came and went within the version, or were never there.
+        """
+        counts = [part.num_removed for part in self.prepared]
+        return sum(n for n in counts if n is not None) if None not in counts else self.removed
+
+    @property
     def is_idle(self) -> bool:
         """Whether the version changes nothing in this partition and emits no rows."""
         unchanged = all(part.delta is None for part in self.prepared)

@@ -73,3 +73,11 @@ class Giving(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Frames, timerValues: Any) -> Frames:
         yield self._given
+
+
+class Sizes(Totals):
+    """How many rows the DataFrames of a key have."""
+
+    def handleInputRows(self, key: Any, rows: Frames, timerValues: Any) -> Frames:
+        sizes = [len(frame) for frame in rows]
+        yield pd.DataFrame({"id": [key[0]], "sizes": [sizes]})

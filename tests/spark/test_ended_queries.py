@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkValueError
 from pyspark.sql import DataFrame, SparkSession
 from waiting import until
 
@@ -68,3 +69,21 @@ def test_a_query_that_is_over_is_forgotten_by_python_and_by_the_jvm(
         return in_python() is None and in_jvm.get() is None
 
     until(is_forgotten)
+
+
+def test_waiting_for_what_is_no_time_is_sparks_error(spark: SparkSession) -> None:
+    def errors(writer: Any) -> list[str]:
+        query, told = writer.format("noop").start(), []
+        try:
+            assert query.awaitTermination(0.1) is False
+            for wait in ("hello", 0, -1):
+                with pytest.raises(PySparkValueError) as caught:
+                    query.awaitTermination(wait)
+                told.append(str(caught.value))
+        finally:
+            query.stop()
+        return told
+
+    rate = spark.readStream.format("rate").load()
+    totals = stateful(rate).groupBy("value").count()
+    assert errors(totals.writeStream.outputMode("update")) == errors(rate.writeStream)

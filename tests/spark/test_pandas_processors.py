@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from custom_outcomes import settings
 from native import SCHEMA, run, write_batches
-from pandas_processors import OUTPUT, Giving, Seeded, Totals
+from pandas_processors import OUTPUT, Giving, Seeded, Sizes, Totals
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -33,6 +34,22 @@ def test_state_to_start_with_comes_as_dataframes(spark: SparkSession, tmp_path: 
     state = holdfast.read(tmp_path / "cp", store="state")
     assert state.get("z") == (100, 5000.0)
     assert state.at(1).get("a") == (200, 3000.0)
+
+
+@pytest.mark.parametrize("setting", [("maxRecordsPerBatch", "2"), ("maxBytesPerBatch", "1")])
+def test_a_dataframe_has_as_many_rows_as_in_spark(
+    spark: SparkSession, setting: tuple[str, str]
+) -> None:
+    rows = spark.createDataFrame([(key, n) for key in "ab" for n in range(5)], "id string, n long")
+
+    def result(frame: Any) -> list[Any]:
+        grouped, output = frame.groupBy("id"), "id string, sizes array<long>"
+        processed = grouped.transformWithStateInPandas(Sizes(), output, "Update", "None")
+        return sorted(processed.collect())
+
+    name, value = setting
+    with settings(spark, {f"spark.sql.execution.arrow.{name}": value}):
+        assert result(stateful(rows)) == result(rows)
 
 
 @pytest.mark.parametrize(

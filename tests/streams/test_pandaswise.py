@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import InvalidArgument
-from holdfast.streams.processors.pandas import PandasFrames, key_cells
+from holdfast.streams.processors.pandas import FrameLimits, PandasFrames, key_cells
 from holdfast.types import parse_schema
 
 _UTC = dt.UTC
@@ -38,6 +38,26 @@ def test_a_cut_is_a_frame_of_its_own() -> None:
         second.loc[0, "v"] = 60
     assert first.to_dict("list") == {"v": [50, 2], "w": [2, 4]}
     assert second.to_dict("list") == {"v": [60, 4]}
+
+
+@pytest.mark.parametrize(
+    ("limits", "sizes"),
+    [
+        (FrameLimits(), [5, 3]),
+        (FrameLimits(rows=2), [2, 2, 1, 2, 1]),
+        (FrameLimits(rows=-1), [5, 3]),
+        (FrameLimits(rows=0, bytes=1), [1] * 8),
+        (FrameLimits(bytes=3 * 8), [3, 2, 3]),
+    ],
+)
+def test_large_cuts_come_as_several_frames(limits: FrameLimits, sizes: list[int]) -> None:
+    cells = [1, 2, None, 4, 5, 6, 7, 8]
+    frames = _frames(pa.array(range(8)), (0, 5), (5, 8), limits=limits)
+    assert [len(frame) for frame in frames] == sizes
+    assert [list(frame.index) for frame in frames] == [list(range(size)) for size in sizes]
+    assert [cell for frame in frames for cell in frame.v] == list(range(8))
+    loose = _frames(pa.array(cells), (0, 5), (5, 8), limits=FrameLimits(rows=2))
+    assert [frame.v.dtype for frame in loose] == ["int64", "float64", "int64", "int64", "int64"]
 
 
 @pytest.mark.parametrize(

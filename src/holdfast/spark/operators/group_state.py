@@ -64,6 +64,7 @@ class GroupStates(KeyedOperator):
                 settings.zone,
                 is_wide=False,
                 is_strict=True,
+                limits=settings.frame_limits,
             ),
             clock=clock,
             outbox=settings.outbox,

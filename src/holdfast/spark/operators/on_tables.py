@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from holdfast.conf import StateStoreConf
 from holdfast.engine.storage import Runtime
 from holdfast.reserved import HASH
+from holdfast.spark.operators.frame_limits import frame_limits
 from holdfast.spark.operators.keyed import KeyedOperator
 from holdfast.spark.operators.operator import TaskSettings
 from holdfast.spark.pipeline.tagged_union import tagged_union
@@ -52,6 +53,7 @@ def processed(operator: KeyedOperator, rows: DataFrame) -> DataFrame:
         outbox=Outbox(_NOWHERE, 1, 1, {}),
         query=QueryInfo("", "", 0),
         zone=str(session.conf.get("spark.sql.session.timeZone")),
+        frame_limits=frame_limits(session),
     )
     initial = operator.initial(settings, partitions)
     start = None

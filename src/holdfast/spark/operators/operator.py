@@ -21,6 +21,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.processors.handle import QueryInfo
+from holdfast.streams.processors.pandas import FrameLimits
 from holdfast.streams.tasks.task import StoreSpec, Task
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import Schema
@@ -50,6 +51,8 @@ class TaskSettings:
     """The query, run and batch that a processor can ask for."""
     zone: str
     """The session's time zone."""
+    frame_limits: FrameLimits
+    """How large the DataFrames of a processor may be."""
     input_marks: tuple[Watermarks, ...] = ()
     """The watermarks of each input, if they are known."""
 

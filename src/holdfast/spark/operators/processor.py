@@ -76,15 +76,15 @@ class Processing(KeyedOperator):
             base_version=settings.base_version,
             processor=self._processor,
             keys=rows.key_names,
-            rows=self._style(rows, settings.zone),
+            rows=self._style(rows, settings),
             clock=self._clock(settings),
             outbox=settings.outbox,
             query=settings.query,
             event_time=self._output_time,
         )
 
-    def _style(self, rows: KeyedRows, zone: str) -> RowStyle:
-        return RowObjects(rows.columns, self._output_schema, zone, row_maker)
+    def _style(self, rows: KeyedRows, settings: TaskSettings) -> RowStyle:
+        return RowObjects(rows.columns, self._output_schema, settings.zone, row_maker)
 
     def initial(self, settings: TaskSettings, partitions: int) -> InitialLoad | None:
         if self._initial is None:
@@ -162,5 +162,7 @@ class PandasProcessing(Processing):
 
     title = "transformWithStateInPandasExec"
 
-    def _style(self, rows: KeyedRows, zone: str) -> RowStyle:
-        return PandasFrames(rows.columns, self._output_schema, zone)
+    def _style(self, rows: KeyedRows, settings: TaskSettings) -> RowStyle:
+        return PandasFrames(
+            rows.columns, self._output_schema, settings.zone, limits=settings.frame_limits
+        )

@@ -141,16 +141,16 @@ class SparkQuery:
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
         """Wait for its end, at most so many seconds; raises what ended it."""
-        until = None if timeout is None else time.monotonic() + timeout
+        started, left = time.monotonic(), timeout
         while True:
             current = self.current
             try:
-                return current.awaitTermination(timeout)
+                return current.awaitTermination(left)
             except StreamingQueryException as error:
                 if not self._resume(current, error):
                     raise
-            if until is not None:
-                timeout = max(1, math.ceil(until - time.monotonic()))
+            if timeout is not None:
+                left = max(1, math.ceil(started + timeout - time.monotonic()))
 
     def stop(self) -> None:
         """End it, and start it no more."""

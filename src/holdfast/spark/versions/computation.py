@@ -12,6 +12,7 @@ from holdfast.engine.versions.rewrite import prepare_unchanged
 from holdfast.errors import IllegalState
 from holdfast.spark.interop import seam
 from holdfast.spark.interop.model import Observe
+from holdfast.spark.operators.frame_limits import frame_limits
 from holdfast.spark.operators.operator import TaskSettings
 from holdfast.spark.pipeline.event_times import check_counted, observed
 from holdfast.spark.pipeline.flow import EventTime, Flow, Stage
@@ -43,6 +44,7 @@ class Computation:
         # As Spark does: what the session is told later is not for a query that runs.
         self._ansi = str(self._session.conf.get("spark.sql.ansi.enabled")).lower() == "true"
         self._time_zone = str(self._session.conf.get("spark.sql.session.timeZone"))
+        self._frame_limits = frame_limits(self._session)
 
     def compute(
         self,
@@ -146,7 +148,7 @@ class Computation:
         )  # fmt: skip
         return TaskSettings(
             run.stores, base.version, self._spec.mode, self._ansi, marks.stage,
-            outbox if emits else None, query, self._time_zone, marks.inputs,
+            outbox if emits else None, query, self._time_zone, self._frame_limits, marks.inputs,
         )  # fmt: skip
 
     def _run_stage(

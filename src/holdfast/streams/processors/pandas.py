@@ -39,6 +39,22 @@ def pandas_for(what: str) -> Any:
 
 
 @dataclass(frozen=True)
+class FrameLimits:
+    """How large a DataFrame of a key's rows may be; the defaults are those of Spark's settings."""
+
+    rows: int = 10_000
+    """The most rows; 0 or less: no limit."""
+    bytes: int = 64 << 20
+    """The most bytes, by the average row of a batch. A DataFrame has a row at least."""
+
+    def rows_of(self, batch: pa.RecordBatch) -> int:
+        """The most rows of a DataFrame of this batch."""
+        by_bytes: int = self.bytes * batch.num_rows // max(1, batch.nbytes)
+        most = by_bytes if self.rows <= 0 else min(by_bytes, self.rows)
+        return max(1, most)
+
+
+@dataclass(frozen=True)
 class PandasFrames:
     """Rows as DataFrames.
 
@@ -52,6 +68,7 @@ class PandasFrames:
     zone: str
     is_wide: bool = True
     is_strict: bool = False
+    limits: FrameLimits = FrameLimits()
 
     def rows(self, batch: pa.RecordBatch) -> Cut:
         """The rows of a batch, to be cut into groups."""
@@ -66,11 +83,12 @@ class PandasFrames:
                 loose.append((place, filled.to_numpy(zero_copy_only=False).copy(), valid))
         frame = pandas.DataFrame(known, index=pandas.RangeIndex(batch.num_rows))
         frame.columns = [label for _, label in self.columns]
-        return Cut(frame, loose, 0, batch.num_rows, pandas.RangeIndex)
+        most = self.limits.rows_of(batch)
+        return Cut(frame, loose, 0, batch.num_rows, most, pandas.RangeIndex)
 
     def group(self, parts: Iterator[Cut]) -> Iterator[Any]:
         """The DataFrames of a group."""
-        return (part.frame() for part in parts)
+        return (frame for part in parts for frame in part.frames())
 
     @cached_property
     def nothing(self) -> Any:
@@ -111,15 +129,25 @@ class Cut:
     loose: list[_Loose]
     start: int
     stop: int
+    most: int
+    """The most rows of a DataFrame."""
     index: Callable[[int], Any]
 
     def __getitem__(self, rows: slice) -> Cut:
         """Some of the rows. Requires: both ends are given."""
         start, stop = self.start + rows.start, self.start + rows.stop
-        return Cut(self.whole, self.loose, start, stop, self.index)
+        return Cut(self.whole, self.loose, start, stop, self.most, self.index)
 
-    def frame(self) -> Any:
-        """The rows as a DataFrame that the processor may change."""
+    def frames(self) -> Iterator[Any]:
+        """The rows as DataFrames that the processor may change, none larger than is allowed."""
+        count = self.stop - self.start
+        if count <= self.most:
+            yield self._frame()
+            return
+        for start in range(0, count, self.most):
+            yield self[start : min(start + self.most, count)]._frame()
+
+    def _frame(self) -> Any:
         rows = slice(self.start, self.stop)
         frame = self.whole.iloc[rows].copy(deep=False)
         frame.index = self.index(self.stop - self.start)

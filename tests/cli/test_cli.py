@@ -8,6 +8,7 @@ import pty
 import re
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -313,11 +314,89 @@ def test_unknown_version_tag_and_column_are_named(shop: str) -> None:
 def test_several_stores_ask_for_a_choice(tmp_path: Path) -> None:
     root = sample_roots.query(tmp_path / "query")
     message = " ".join(fails("scan", root, code=2).split())
-    assert "holds several stores; choose one by operator and store name" in message
+    assert "holds several stores. Choose one with --operator and --store" in message
     assert lines(run("scan", root, "--operator", 0, "--where", "word = 'word-1'"))[1] == "word-1 1"
     alone = sample_roots.providers(tmp_path / "alone")
     assert "each with a history of its own" in fails("history", alone, code=2)
     assert lines(run("get", alone, 0, "--partition", 0, "--store", "left")) == ["v left-0"]
+
+
+# -- parts of keys -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def processor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sample_roots.processor(tmp_path_factory.mktemp("processor"))
+
+
+def test_get_prints_every_key_that_begins_with_the_cells(processor: Path) -> None:
+    assert lines(run("get", processor, "a", "--store", "seen")) == [
+        "user day n", "a mon 1", "a tue 2", "2 rows of version 2",
+    ]  # fmt: skip
+    asked = ("--store", "seen", "--key-json")
+    for part in ('{"day": "mon"}', '{"user": "a"}', '["a"]'):
+        users = {row["user"] for row in run_json("get", processor, *asked, part)["rows"]}
+        assert users == ({"a", "b"} if "day" in part else {"a"})
+    assert "0 rows of version 2" in run("get", processor, "x", "--store", "seen", code=3)
+    for wrong in ("[]", "{}", '{"other": 1}', '["a", "mon", 3]'):
+        assert "The key is a JSON array" in fails("get", processor, *asked, wrong, code=2)
+    message = fails("get", processor, "a", "--history", "--store", "seen", code=2)
+    assert "--history is that of one key" in message
+
+
+def test_a_store_without_a_prefix_is_searched_for_part_of_a_key(tmp_path: Path) -> None:
+    db = holdfast.open(tmp_path, key="user string, day date, x double", value="n int", partitions=3)
+    rows = [("a", 1, 0.5), ("a", 2, float("nan")), ("b", 1, 0.5)]
+    with db, db.update() as store:
+        for at, (user, day, x) in enumerate(rows):
+            store.put((user, date(2026, 1, day), x), (at,))
+    assert [row["n"] for row in run_json("get", tmp_path, "a")["rows"]] == [0, 1]
+    assert [row["n"] for row in run_json("get", tmp_path, "a", "2026-01-02")["rows"]] == [1]
+    assert [row["n"] for row in run_json("scan", tmp_path, "--prefix", "b")["rows"]] == [2]
+    part = '{"day": "2026-01-01", "x": 0.5}'
+    assert [row["n"] for row in run_json("get", tmp_path, "--key-json", part)["rows"]] == [0, 2]
+    state = holdfast.read(tmp_path)
+    assert state.scan(prefix={"x": float("nan")}).column("n").to_pylist() == [1]
+    assert sorted(state.scan(["n"], "n < 2", prefix="a").column("n").to_pylist()) == [0, 1]
+
+
+def test_list_positions_count_from_0_in_every_command(processor: Path) -> None:
+    events = (processor, "--store", "events")
+    assert lines(run("get", *events, "b")) == [
+        "user position n", "b 0 3", "b 1 4", "b 2 5", "b 3 9", "4 rows of version 2",
+    ]  # fmt: skip
+    assert lines(run("get", *events, "a")) == ["user position n", "a 0 2", "1 row of version 2"]
+    assert lines(run("get", *events, "a", 0)) == ["n 2"]
+    assert lines(run("get", *events, "a", 0, "--at", 1)) == ["n 1"]
+    assert "no such key" in fails("get", *events, "a", 1, code=3)
+    assert lines(run("get", *events, "b", 3, "--history"))[1:] == ["2 TIME added 9"]
+    found = run_json("scan", *events, "--where", "n > 3", "--columns", "n,position")["rows"]
+    assert sorted(map(tuple, map(dict.values, found))) == [(4, 1), (5, 2), (9, 3)]
+    assert lines(run("diff", *events, code=1))[1:3] == ["- a 0 1", "+ b 3 9"]
+    stored = run_json("scan", *events, "--columns", "n")["rows"]
+    assert sorted(row["n"] for row in stored) == [2, 3, 4, 5, 9]
+
+
+def test_a_list_that_an_earlier_release_made_counts_from_0_and_a_map_of_positions_does_not(
+    tmp_path: Path,
+) -> None:
+    for name, positions in [("list", (5 << 32, 7 << 32)), ("map", (5, 7 << 32))]:
+        key = "user string, position long"
+        db = holdfast.open(tmp_path / name, key=key, value="n int", num_cols_prefix_key=1)
+        with db, db.update() as store:
+            for at, position in enumerate(positions):
+                store.put(("a", position), (at,))
+        found = [row["position"] for row in run_json("get", tmp_path / name, "a")["rows"]]
+        assert found == ([0, 1] if name == "list" else list(positions))
+
+
+def test_timers_are_shown_and_asked_for_as_times(processor: Path) -> None:
+    timers = (processor, "--store", "$timers")
+    noon = "2026-01-01T12:00:00.000Z"
+    assert lines(run("get", *timers, "a"))[1] == f"a {noon} true"
+    assert lines(run("get", *timers, "a", noon)) == ["pending true"]
+    later = run_json("scan", *timers, "--where", f"expiry_ms > '{noon}'")["rows"]
+    assert later == [{"user": "b", "expiry_ms": sample_roots.NOON_MS + 1, "pending": True}]
 
 
 def test_damaged_state_ends_with_4_and_names_the_file(tmp_path: Path) -> None:

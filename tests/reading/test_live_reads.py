@@ -59,6 +59,41 @@ def test_operator_0_and_the_default_store_are_read_unless_told_otherwise(tmp_pat
             holdfast.read(tmp_path, **wrong)
 
 
+def test_of_several_stores_the_log_says_which_is_read_and_how_to_choose(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sample_roots.query(tmp_path / "query")
+    sample_roots.shop(tmp_path / "shop")
+    holdfast.read(tmp_path / "query")
+    (told,) = caplog.messages
+    assert "reading operator 0, store default. Choose with operator= and store= among" in told
+    assert "operator 1, store left, operator 1, store right" in told
+    caplog.clear()
+    holdfast.read(tmp_path / "query", operator=1, store="left")
+    holdfast.read(tmp_path / "shop")
+    assert caplog.messages == []
+
+
+def test_a_state_is_iterated_counted_and_compared_with_another_version(tmp_path: Path) -> None:
+    state = holdfast.read(sample_roots.shop(tmp_path))
+    assert dict(state) == {("Sankar",): (500,), ("Kun",): (100,)}
+    assert (len(state), bool(state.at(0)), len(state.at(0))) == (2, True, 0)
+    assert ("Kun" in state, "Jade" in state) == (True, False)
+    found = state.diff("two-users")
+    assert (found.before, found.after) == (2, 4)
+    assert [(each.change, each.key, each.before, each.after) for each in found.changes] == [
+        ("removed", ("Jade",), (800,), None),
+        ("added", ("Kun",), None, (100,)),
+        ("changed", ("Sankar",), (200,), (500,)),
+    ]
+    older = state.at(2).diff()
+    assert (older.before, older.after, older.total) == (1, 2, 1)
+    assert len(state.diff(0, limit=1).changes) == 1
+    assert state.at(1).diff(4).removed == 1
+    with holdfast.open(tmp_path) as db:
+        assert db.at(4).diff(2).changes == found.changes
+
+
 def test_a_key_is_a_tuple_a_dict_or_a_plain_cell(tmp_path: Path) -> None:
     state = holdfast.read(sample_roots.shop(tmp_path))
     assert state.get("Sankar") == state.get(("Sankar",)) == state.get({"user": "Sankar"}) == (500,)

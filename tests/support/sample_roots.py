@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import holdfast
 from holdfast import StateStoreConf, StateStoreId
@@ -15,7 +17,12 @@ from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.first import new_store_entry
 from holdfast.engine.versions.log import VersionLog
+from holdfast.ids import TIMERS
+from holdfast.streams.processors.variables import TIMER_VARIABLE, Variable
 from holdfast.types import parse_schema
+
+NOON_MS = 1_767_268_800_000
+"""Noon of 2026-01-01."""
 
 
 def shop(root: Path) -> Path:
@@ -75,12 +82,59 @@ QUERY = {(0, "default"): ("word string", "count long"), (1, "left"): ("k int", "
 
 def query(root: Path, versions: int = 2) -> Path:
     """The state of a query: two operators, three stores, two partitions, one manifest each."""
+    shapes = {
+        place: StoreShape.of(parse_schema(key), parse_schema(value), None, 0)
+        for place, (key, value) in QUERY.items()
+    }
+    values = {"default": int, "left": lambda v: v / 2, "right": lambda v: bytes([v])}
+    changes = [
+        {
+            place: [
+                ((f"word-{n}",) if place[1] == "default" else (n,), (values[place[1]](version),))
+                for n in range(4)
+            ]
+            for place in QUERY
+        }
+        for version in range(versions)
+    ]
+    return _committed(root, shapes, changes)
+
+
+def processor(root: Path) -> Path:
+    """The state of a processor: a list, a map and timers, over two partitions and versions.
+
+    The second version removes the first entry of "a", and appends to "b", which has 4 then.
+    """
+    grouping = parse_schema("user string")
+    variables = [
+        Variable("events", "list", parse_schema("n long")),
+        Variable("seen", "map", parse_schema("n long"), parse_schema("day string")),
+        TIMER_VARIABLE,
+    ]
+    shapes = {(0, each.name): each.shape(grouping) for each in variables}
+    first, second = 1 << 32, 2 << 32
+    begun = {
+        (0, "events"): [
+            ((u, first + at), (at,)) for u, at in zip("aabbb", range(1, 6), strict=True)
+        ],
+        (0, "seen"): [(("a", "mon"), (1,)), (("a", "tue"), (2,)), (("b", "mon"), (3,))],
+        (0, TIMERS): [(("a", NOON_MS), (True,)), (("b", NOON_MS + 1), (True,))],
+    }
+    then = {(0, "events"): [(("a", first + 1), None), (("b", second + 1), (9,))]}
+    return _committed(root, shapes, [begun, then])
+
+
+def _committed(
+    root: Path,
+    shapes: Mapping[tuple[int, str], StoreShape],
+    changes: Sequence[Mapping[tuple[int, str], Sequence[tuple[Any, Any]]]],
+) -> Path:
+    """A root of two partitions with a version for each of `changes`: keys with values, or None."""
     runtime = Runtime.system()
     log = VersionLog(open_storage(root), runtime)
     operators: dict[int, dict[str, object]] = {}
     stores = []
-    for (operator, name), (key, value) in QUERY.items():
-        shape = StoreShape.of(parse_schema(key), parse_schema(value), None, 0)
+    for (operator, name), shape in shapes.items():
         operators.setdefault(operator, {})[name] = new_store_entry(shape, [(0, 2), (1, 2)])
         for partition in range(2):
             provider = HDFSBackedStateStoreProvider(prepares_only=True, runtime=runtime)
@@ -88,16 +142,18 @@ def query(root: Path, versions: int = 2) -> Path:
                 StateStoreId(str(root), operator, partition, name),
                 shape.key_schema,
                 shape.value_schema,
+                key_index_ordinal=shape.key_index,
+                num_cols_prefix_key=shape.prefix,
             )
             stores.append(provider)
     base = Manifest(0, None, runtime.new_id(), runtime.new_id(), 0, 0, HASH_NAME, operators)
     log.publish(base, 1, runtime.monotonic_ms())
     committer = Committer(log, runtime, StateStoreConf.empty)
-    for version in range(versions):
+    for version, written in enumerate(changes):
         prepared = []
         for provider in stores:
             store = provider.get_store(version)
-            _put_where_it_belongs(store, provider, version)
+            _put_where_it_belongs(store, provider, written)
             store.commit()
             prepared.append(store.prepared)
         base = committer.commit(
@@ -110,14 +166,19 @@ def query(root: Path, versions: int = 2) -> Path:
 
 
 def _put_where_it_belongs(
-    store: object, provider: HDFSBackedStateStoreProvider, version: int
+    store: Any,
+    provider: HDFSBackedStateStoreProvider,
+    written: Mapping[tuple[int, str], Sequence[tuple[Any, Any]]],
 ) -> None:
-    values = {"default": version, "left": version / 2, "right": bytes([version])}
-    name = provider.state_store_id.store_name
-    for number in range(4):
-        key = (f"word-{number}",) if name == "default" else (number,)
-        if (provider.shape.hasher.hash_row(key) >> 32) % 2 == provider.state_store_id.partition_id:
-            store.put(key, (values[name],))  # type: ignore[attr-defined]
+    where, shape = provider.state_store_id, provider.shape
+    for key, value in written.get((where.operator_id, where.store_name), ()):
+        hashed = shape.hasher.hash_row(key[: shape.prefix or len(key)])
+        if (hashed >> 32) % 2 != where.partition_id:
+            continue
+        if value is None:
+            store.remove(key)
+        else:
+            store.put(key, value)
 
 
 def flip_byte(path: Path, at: int = 200) -> None:

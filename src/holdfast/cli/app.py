@@ -127,8 +127,9 @@ def get(
         list[str] | None,
         typer.Argument(
             metavar="KEY",
-            help="The key, one cell for each of its columns; arrays and structs as JSON. Put -- "
-            "before a cell that starts with a dash.",
+            help="The key, one cell for each of its columns, or the first of them for all keys "
+            "that begin so; arrays and structs as JSON. Put -- before a cell that starts with a "
+            "dash.",
             show_default=False,
         ),
     ] = None,
@@ -137,7 +138,7 @@ def get(
         typer.Option(
             "--key-json",
             metavar="JSON",
-            help="The key as a JSON array or object instead; null is null.",
+            help="The key as a JSON array or object instead, or some of its columns.",
             show_default=False,
         ),
     ] = None,
@@ -151,7 +152,7 @@ def get(
     full: Full = False,
     json: Json = False,
 ) -> None:
-    """Print the value of one key, or how it changed from version to version."""
+    """Print the value of a key, its history, or all keys that begin with some cells."""
     from holdfast.cli import commands
 
     chosen = commands.Selection(root, operator, store, partition)
@@ -167,7 +168,8 @@ def scan(
         typer.Option(
             "--where",
             metavar="FILTER",
-            help="Such as \"total > 100 and user = 'Jade'\"; also or, not, in (…), is null.",
+            help="Such as \"total > 100 and user = 'Jade'\"; also or, not, in (…), between … "
+            "and …, like, is null. Times are text: '2026-01-31 12:00'.",
             show_default=False,
         ),
     ] = None,
@@ -176,7 +178,7 @@ def scan(
         typer.Option(
             "--prefix",
             metavar="CELL",
-            help="Only keys that begin with it; once for each column of the store's prefix.",
+            help="Only keys that begin with it; once for each column.",
             show_default=False,
         ),
     ] = None,

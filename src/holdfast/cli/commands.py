@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import typer
 
@@ -18,10 +19,11 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.output import Output
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.reading import InspectedStore, Root
-from holdfast.reading.cells import parse_json_row, parse_row
+from holdfast.reading.cells import first_cells, parse_json_cells, parse_row
+from holdfast.reading.lists import ListCounter, counted_changes, in_order
+from holdfast.reading.reader import VersionReader
 from holdfast.schemes import scheme_of
-from holdfast.store import Row
-from holdfast.types import RowCodec
+from holdfast.types import RowCodec, Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +51,18 @@ class TypedKey:
     cells: tuple[str, ...]
     as_json: str | None
 
-    def row(self, store: InspectedStore) -> Row:
-        """The key as a canonical row of the store."""
+    def cells_of(self, keys: Schema) -> dict[str, Any]:
+        """The cells that were typed, by the names of their columns."""
         if (self.as_json is None) == (not self.cells):
             raise InvalidArgument(
-                f"Give the key ({store.key_schema.ddl()}) either cell by cell or as --key-json."
+                f"Give the key ({keys.ddl()}), or the first of its columns, either cell by cell or "
+                "as --key-json."
             )
         if self.as_json is not None:
-            row = parse_json_row(store.key_schema, self.as_json)
-        else:
-            row = parse_row(store.key_schema, self.cells)
-        return RowCodec(store.key_schema).encode(row)
+            return parse_json_cells(keys, self.as_json)
+        if len(self.cells) > len(keys):
+            return dict(zip(keys.names, parse_row(keys, self.cells), strict=True))
+        return first_cells(keys, self.cells)
 
 
 def run(json: bool, command: Callable[[Output], Exit], *, full: bool = False) -> None:
@@ -128,15 +131,39 @@ def get(
 ) -> Exit:
     """Print one key."""
     store = chosen.open_store()
-    row = key.row(store)
-    if all_versions:
-        lines = store.key_history(row)
-        output.key_history(store, row, lines)
-        return Exit.OK if lines else Exit.NOT_FOUND
     version = store.root.resolve(at)
-    value = store.get(row, version)
-    output.value(store, version, row, value)
+    reader = store.at(version)
+    cells = key.cells_of(store.key_schema)
+    lists = ListCounter.of(reader)
+    if len(cells) < len(store.key_schema):
+        return _get_part(output, store, reader, cells, all_versions)
+    typed = RowCodec(store.key_schema).encode(tuple(cells[name] for name in store.key_schema.names))
+    row = typed if lists is None else lists.stored(typed)
+    if all_versions:
+        lines = [] if row is None else store.key_history(row)
+        output.key_history(store, typed, lines)
+        return Exit.OK if lines else Exit.NOT_FOUND
+    value = None if row is None else store.get(row, version)
+    output.value(store, version, typed, value)
     return Exit.NOT_FOUND if value is None else Exit.OK
+
+
+def _get_part(
+    output: Output,
+    store: InspectedStore,
+    reader: VersionReader,
+    cells: Mapping[str, Any],
+    all_versions: bool,
+) -> Exit:
+    """Print every key that has some cells, in the order of the keys."""
+    if all_versions:
+        raise InvalidArgument(
+            f"--history is that of one key; give all of ({store.key_schema.ddl()})."
+        )
+    found = in_order(reader.scan(prefix=cells), store.key_schema)
+    lists = ListCounter.of(reader)
+    output.rows(store, reader.version, found if lists is None else lists.counted(found), more=False)
+    return Exit.OK if found.num_rows else Exit.NOT_FOUND
 
 
 def scan(
@@ -151,11 +178,19 @@ def scan(
     """Print rows."""
     store = chosen.open_store()
     version = store.root.resolve(at)
-    wanted = parse_row(store.at(version).prefix_schema, prefix) if prefix else None
+    reader = store.at(version)
+    wanted = first_cells(store.key_schema, prefix) if prefix else None
+    lists = ListCounter.of(reader)
+    read = columns
+    if lists is not None and columns is not None and lists.position in columns:
+        read = list(dict.fromkeys([*columns, *store.key_schema.names]))
     if limit:
-        table, more = store.head(limit, version, columns, where, wanted)
+        table, more = store.head(limit, version, read, where, wanted)
     else:
-        table, more = store.scan(version, columns, where, wanted), False
+        table, more = reader.scan(read, where, wanted), False
+    if lists is not None and lists.position in table.column_names:
+        table = lists.counted(table)
+    table = table if columns is None else table.select(columns)
     output.rows(store, version, table, more)
     return Exit.OK
 
@@ -167,7 +202,7 @@ def diff(
     store = chosen.open_store()
     newer = store.root.resolve(after)
     older = store.root.before(newer) if before is None else store.root.resolve(before)
-    found = store.diff(older, newer, limit or None)
+    found = counted_changes(store, store.diff(older, newer, limit or None))
     output.diff(store, found)
     return Exit.FOUND if found.total else Exit.OK
 

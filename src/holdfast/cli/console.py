@@ -44,10 +44,19 @@ from holdfast.reading import (
     VersionDetails,
     VersionInfo,
 )
-from holdfast.reading.cells import cell_text
+from holdfast.reading.cells import field_text
 from holdfast.reading.meanings import bound_text, timed
 from holdfast.store import Row
-from holdfast.types import Field, IntervalType, RowCodec, Schema, StructType, TimeType, moment_text
+from holdfast.types import (
+    MILLISECONDS,
+    Field,
+    IntervalType,
+    RowCodec,
+    Schema,
+    StructType,
+    TimeType,
+    moment_text,
+)
 
 _WIDTH_WHEN_PIPED = 1_000_000
 _WHOLE = {"boolean", "date", "timestamp", "timestamp_ntz"}
@@ -384,6 +393,8 @@ def _add_segment(table: Grid, segment: SegmentFile, indent: str) -> None:
 def _column(field: Field, suffix: str = "") -> Column:
     """The column of a table for a column of a store; text and nested values may be cut."""
     name, kind = one_line(field.name) + suffix, field.type.arrow
+    if field.meaning == MILLISECONDS:
+        return Column(name)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return number(name)
     is_short = isinstance(field.type, (TimeType, IntervalType)) or str(field.type) in _WHOLE
@@ -438,7 +449,7 @@ def _cells(fields: Iterable[Field], row: Row | None) -> list[str]:
     """The cells of a row as a table shows them; none of them where there is no row."""
     if row is None:
         return ["" for _ in fields]
-    return [cell_text(field.type, cell) for field, cell in zip(fields, row, strict=True)]
+    return [field_text(field, cell) for field, cell in zip(fields, row, strict=True)]
 
 
 def _place(check: FileCheck) -> str:

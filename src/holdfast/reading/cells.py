@@ -18,10 +18,12 @@ import numpy as np
 
 from holdfast.errors import InvalidArgument
 from holdfast.types import (
+    MILLISECONDS,
     ArrayType,
     AtomicType,
     DataType,
     DecimalType,
+    Field,
     IntervalType,
     MapType,
     Row,
@@ -29,7 +31,9 @@ from holdfast.types import (
     StringType,
     StructType,
     TimeType,
+    far_number,
     far_text,
+    moment_text,
     parse_far,
 )
 
@@ -37,6 +41,8 @@ _DURATION = re.compile(
     r"(?P<sign>-?)P(?:(?P<days>\d+)D)?"
     r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,6})?)S)?)?"
 )
+_WHOLE_NUMBER = re.compile(r"[+-]?\d+")
+_TIMESTAMP = AtomicType("timestamp")
 _INTEGERS = ("byte", "short", "integer", "long")
 _HOW = {
     "boolean": "true or false",
@@ -51,28 +57,64 @@ def parse_row(schema: Schema, texts: Sequence[str]) -> Row:
     """A row out of one text for each column. Raises InvalidArgument naming the column."""
     if len(texts) != len(schema):
         raise InvalidArgument(f"({schema.ddl()}) has {len(schema)} columns, not {len(texts)}.")
-    return tuple(
-        parse_cell(column.type, text, column.name)
-        for column, text in zip(schema.fields, texts, strict=True)
+    return tuple(map(parse_field, schema.fields, texts))
+
+
+def parse_field(column: Field, text: str) -> Any:
+    """A cell of a column out of what somebody typed; of one of milliseconds also out of a time."""
+    if column.meaning == MILLISECONDS and not _WHOLE_NUMBER.fullmatch(text):
+        return _checked(_TIMESTAMP, column.name, _milliseconds, text)
+    return parse_cell(column.type, text, column.name)
+
+
+def _milliseconds(kind: DataType, text: str) -> int:
+    """A time in ms, rounded down."""
+    moment = from_json(kind, text)
+    far = (
+        moment
+        if isinstance(moment, np.datetime64)
+        else np.datetime64(moment.replace(tzinfo=None) - moment.utcoffset())
     )
+    return far_number(far.astype("datetime64[us]")) // 1000
+
+
+def first_cells(schema: Schema, texts: Sequence[str]) -> dict[str, Any]:
+    """Cells of the first columns by name, out of one text for each."""
+    if len(texts) > len(schema):
+        raise InvalidArgument(f"({schema.ddl()}) has {len(schema)} columns, not {len(texts)}.")
+    fields = schema.fields[: len(texts)]
+    return dict(zip((f.name for f in fields), map(parse_field, fields, texts), strict=True))
 
 
 def parse_json_row(schema: Schema, text: str) -> Row:
     """A row out of a JSON array, or an object by column name; null is null."""
+    cells = parse_json_cells(schema, text)
+    if len(cells) < len(schema):
+        raise _not_the_key(schema)
+    return tuple(cells[name] for name in schema.names)
+
+
+def parse_json_cells(schema: Schema, text: str) -> dict[str, Any]:
+    """Cells by name, out of a JSON array of the first ones or an object of any of them."""
     try:
         found = json.loads(text, parse_float=Decimal)
     except ValueError:
         raise InvalidArgument("The key is not JSON.") from None
-    if isinstance(found, dict) and set(found) == set(schema.names):
-        found = [found[name] for name in schema.names]
-    if not isinstance(found, list) or len(found) != len(schema):
-        raise InvalidArgument(
-            f"The key is a JSON array with {len(schema)} cells or an object with the names of "
-            f"({schema.ddl()})."
-        )
-    return tuple(
-        _checked(column.type, column.name, from_json, cell)
-        for column, cell in zip(schema.fields, found, strict=True)
+    if isinstance(found, list) and 0 < len(found) <= len(schema):
+        found = dict(zip(schema.names, found, strict=False))
+    if not isinstance(found, dict) or not found or not set(found) <= set(schema.names):
+        raise _not_the_key(schema)
+    return {
+        field.name: _checked(field.type, field.name, from_json, found[field.name])
+        for field in schema.fields
+        if field.name in found
+    }
+
+
+def _not_the_key(schema: Schema) -> InvalidArgument:
+    return InvalidArgument(
+        f"The key is a JSON array with {len(schema)} cells or an object with the names of "
+        f"({schema.ddl()})."
     )
 
 
@@ -209,6 +251,13 @@ def cell_json(kind: DataType, cell: Any) -> Any:
     if isinstance(cell, tuple):
         return [cell_json(kind, item) for item in cell]
     return cell
+
+
+def field_text(column: Field, cell: Any) -> str:
+    """A canonical cell of a column as a table shows it: a time where it means one."""
+    if column.meaning == MILLISECONDS and isinstance(cell, int):
+        return moment_text(cell)
+    return cell_text(column.type, cell)
 
 
 def cell_text(kind: DataType, cell: Any) -> str:

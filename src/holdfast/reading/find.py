@@ -11,7 +11,7 @@ from holdfast.backends.locations import open_storage
 from holdfast.engine.files.filenames import PACKS, STATE_FOLDER, TAGS, VERSIONS
 from holdfast.engine.storage import Storage
 from holdfast.errors import InvalidArgument
-from holdfast.reading.root import Root, has_versions
+from holdfast.reading.root import HOW_TO_CHOOSE, Root, has_versions
 
 _OWN = {VERSIONS, PACKS, TAGS}
 DEPTH = 4
@@ -63,8 +63,8 @@ def open_root(
     listed = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
     what = "several stores" if found else "no such store, but others"
     raise InvalidArgument(
-        f"{os.fspath(location)} has {what}, each with a history of its own: choose by operator, "
-        f"partition and store name, or name one of the folders: {listed}"
+        f"{os.fspath(location)} has {what}, each with a history of its own. {HOW_TO_CHOOSE}, by "
+        f"--partition, or name one of the folders: {listed}"
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import html
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.reading.find import open_root
+from holdfast.reading.model import StoreInfo
 from holdfast.reading.reader import VersionReader
 from holdfast.reading.root import Root
 from holdfast.reading.state import ReadableState
@@ -28,11 +29,24 @@ def read_state(
     """The newest state at a location, for reading: the checkpoint of a stream, its root, or the
     root of a store made by `holdfast.open`.
 
-    Where there are several stores, `operator` is 0 and `store` "default" unless said otherwise.
+    Where there are several stores, `operator` is 0 and `store` "default" unless said otherwise;
+    what was taken is said in the log, and by `operator` and `store` of the state.
     `options` are handed to the storage. Nothing is ever written, and the writer is not disturbed.
     """
     root = open_root(location, operator, store, options=options)
-    return LiveState(choose_store(root, operator, store))
+    state = LiveState(choose_store(root, operator, store))
+    fitting = fitting_stores(state.stores, operator, store)
+    if len(fitting) > 1:
+        others = ", ".join(
+            f"operator {info.operator}, store {info.store}"
+            for info in fitting
+            if (info.operator, info.store) != (state.operator, state.store)
+        )
+        log.warning(
+            "%s has several stores; reading operator %d, store %s. Choose with operator= and "
+            "store= among the others: %s.", root.location, state.operator, state.store, others,
+        )  # fmt: skip
+    return state
 
 
 def choose_store(
@@ -42,15 +56,17 @@ def choose_store(
 
     Where nothing fits, the error lists what there is.
     """
-    fitting = [
-        info
-        for info in root.info().stores
-        if operator in (None, info.operator) and name in (None, info.store)
-    ]
-    if len(fitting) > 1:
+    if len(fitting_stores(root.info().stores, operator, name)) > 1:
         operator = 0 if operator is None else operator
         name = DEFAULT_STORE_NAME if name is None else name
     return root.store(operator, name, partition)
+
+
+def fitting_stores(
+    stores: Sequence[StoreInfo], operator: int | None, name: str | None
+) -> list[StoreInfo]:
+    """Those of some stores that have this operator and name (None: any)."""
+    return [i for i in stores if operator in (None, i.operator) and name in (None, i.store)]
 
 
 class LiveState(ReadableState):

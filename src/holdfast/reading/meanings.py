@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 
 from holdfast.ids import TIMERS
 from holdfast.reading.model import StoreInfo
-from holdfast.types import far_text, moment_text
+from holdfast.types import (
+    MILLISECONDS,
+    AtomicType,
+    Schema,
+    StructType,
+    far_text,
+    moment_text,
+)
 
-_UNITS = {"date": "D", "timestamp": "us", "timestamp_ntz": "us"}
+_LONG = AtomicType("long")
+_UNITS: dict[str, Literal["D", "us"]] = {"date": "D", "timestamp": "us", "timestamp_ntz": "us"}
+
+
+def key_meanings(store: str, keys: Schema) -> Schema:
+    """The columns of a store's key with their meanings, also where it was made without them."""
+    *others, last = keys.fields
+    if store != TIMERS or last.type != _LONG or last.meaning is not None:
+        return keys
+    return Schema(StructType((*others, last.meaning_that(MILLISECONDS))))
 
 
 def bound_text(store: StoreInfo, bound: int) -> str:
     """A bound on a store's index column as a cell of it: a time where the column holds times."""
-    if store.store == TIMERS:
-        return moment_text(bound)
     if store.key_index_ordinal is None:
-        return str(bound)
-    kind = str(store.key_schema.fields[store.key_index_ordinal].type)
+        return f"{bound:,}"
+    field = key_meanings(store.store, store.key_schema).fields[store.key_index_ordinal]
+    kind = str(field.type)
+    if field.meaning == MILLISECONDS:
+        return moment_text(bound)
     if kind not in _UNITS:
         return f"{bound:,}"
-    moment = np.datetime64(bound, "D" if kind == "date" else "us")
+    moment = np.datetime64(bound, _UNITS[kind])
     return far_text(moment) + ("Z" if kind == "timestamp" else "")
 
 

@@ -6,7 +6,7 @@ come by the partitions. What is done with them stands here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -29,10 +29,12 @@ from holdfast.errors import (
     VersionNotFound,
 )
 from holdfast.reading.evolution import fit_found, fit_row, fit_table
+from holdfast.reading.keys import cells_of_key, equal_cells, row_of
+from holdfast.reading.meanings import key_meanings
 from holdfast.reading.where import check_filter, parse_where
 from holdfast.reserved import FOUND, HASH
 from holdfast.store import Row, RowPair
-from holdfast.types import ArrayType, RowCodec, Schema, StructType, as_table, columns_of
+from holdfast.types import Schema, StructType, as_table, columns_of
 
 
 class StorePlace(NamedTuple):
@@ -101,7 +103,7 @@ class VersionReader:
     @property
     def key_schema(self) -> Schema:
         """The columns of a key."""
-        return self.shape.key_schema
+        return key_meanings(self.place.name, self.shape.key_schema)
 
     @property
     def prefix_schema(self) -> Schema:
@@ -203,15 +205,21 @@ class VersionReader:
         """The state a table at a time, as of this call.
 
         `columns` picks some; `where` is text, see `parse_where`, or a pyarrow.compute expression;
-        `prefix` leaves only the keys that begin with it.
+        `prefix` leaves only the keys that begin with it, or that have its cells where it is a
+        dict. Only where it has the columns of the store's own prefix is one partition read alone.
         """
         known = (*self.key_schema.names, *self.value_schema.names)
         wanted = None if columns is None else _known(columns, known)
         filtered = None if where is None else self._expression(where)
-        if prefix is None:
-            pieces = self._pieces(PartitionReader.pieces, at_once=self._is_updated)
+        cells = {} if prefix is None else cells_of_key(prefix, self.key_schema, self.shape.prefix)
+        own = self.key_schema.names[: self.shape.prefix]
+        if own and cells.keys() >= set(own):
+            pieces = self._prefix_pieces(tuple(cells.pop(name) for name in own))
         else:
-            pieces = self._prefix_pieces(prefix)
+            pieces = self._pieces(PartitionReader.pieces, at_once=self._is_updated)
+        has_cells = equal_cells(cells, self.key_schema)
+        if has_cells is not None:
+            filtered = has_cells if filtered is None else has_cells & filtered
         return self._shown(pieces, wanted, filtered)
 
     def _shown(
@@ -340,16 +348,6 @@ class VersionReader:
             return False  # the first error says more than this one
 
 
-def row_of(key: Any, codec: RowCodec) -> Any:
-    """A key as a row: a cell on its own is one where the key has one column."""
-    fields = codec.schema.fields
-    if len(fields) != 1 or key is None or isinstance(key, (tuple, Mapping)):
-        return key
-    if not isinstance(key, list):
-        return (key,)
-    return (key,) if isinstance(fields[0].type, ArrayType) and not _is_row(key, codec) else key
-
-
 def scan_schema(keys: Schema, values: Schema, columns: Sequence[str] | None = None) -> pa.Schema:
     """The columns of a scan, all or those picked. Raises InvalidArgument for an unknown one."""
     schema = pa.schema([*keys.arrow, *values.arrow])
@@ -367,12 +365,3 @@ def _known(columns: Sequence[str], known: Sequence[str]) -> list[str]:
 
 def _holds(entry: PartitionEntry, top: int) -> bool:
     return top % entry.modulus == entry.index
-
-
-def _is_row(key: list[Any], codec: RowCodec) -> bool:
-    """Whether a list is a row with an array in it, and cannot be that array itself."""
-    try:
-        codec.encode((key,))
-    except InvalidArgument:
-        return len(key) == 1
-    return False

@@ -27,6 +27,10 @@ from holdfast.reading.store import InspectedStore
 from holdfast.types import Schema
 
 NEWEST = "newest"
+HOW_TO_CHOOSE = (
+    "Choose one with --operator and --store (operator= and store= in Python, operatorId and "
+    "storeName in Spark)"
+)
 
 
 class Root:
@@ -40,7 +44,7 @@ class Root:
         self.log = VersionLog(storage, Runtime.system())
         self._manifests: dict[int, Manifest] = {}
         self._caches: dict[tuple[str, Schema], SegmentCache] = {}
-        self._shapes: dict[tuple[Schema, Schema, int | None, int], StoreShape] = {}
+        self._shapes: dict[tuple[object, ...], StoreShape] = {}
 
     @property
     def location(self) -> str:
@@ -246,8 +250,8 @@ class Root:
             for op, stores in sorted(manifest.operators.items())
             for name, entry in sorted(stores.items())
         )
-        what = "holds several stores; choose one" if several else "has nothing like that; choose"
-        return InvalidArgument(f"{self.location} {what} by operator and store name ({choice}).")
+        what = "holds several stores" if several else "has nothing like that"
+        return InvalidArgument(f"{self.location} {what}. {HOW_TO_CHOOSE}: {choice}.")
 
     def reader(
         self, manifest: Manifest, operator: int, store: str, entry: PartitionEntry
@@ -267,7 +271,8 @@ class Root:
 
     def shape(self, entry: StoreEntry) -> StoreShape:
         """What follows from a store's schemas."""
-        made_of = (entry.key_schema, entry.value_schema, entry.key_index, entry.prefix)
+        notes = tuple(field.metadata for field in (*entry.key_schema, *entry.value_schema))
+        made_of = (entry.key_schema, entry.value_schema, entry.key_index, entry.prefix, notes)
         if made_of not in self._shapes:
             self._shapes[made_of] = StoreShape.of_entry(entry)
         return self._shapes[made_of]

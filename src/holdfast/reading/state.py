@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.reading.figures import intact_history, store_infos
-from holdfast.reading.model import KeyVersion, StoreInfo, VersionInfo
-from holdfast.reading.reader import VersionReader, row_of
+from holdfast.reading.keys import row_of
+from holdfast.reading.model import Diff, KeyVersion, StoreInfo, VersionInfo
+from holdfast.reading.reader import VersionReader
 from holdfast.reading.root import Root
+from holdfast.reading.store import InspectedStore
 from holdfast.store import Row, RowPair
 from holdfast.types import Field, RowCodec, Schema, StructType, moment
 
@@ -86,16 +88,37 @@ class ReadableState(ABC):
         """`keys` in their order, the value columns (null where absent) and a boolean `_found`."""
         return self._at.get_many(keys)
 
-    def scan(self, columns: Sequence[str] | None = None, where: Any = None) -> pa.Table:
+    def scan(
+        self, columns: Sequence[str] | None = None, where: Any = None, prefix: Any = None
+    ) -> pa.Table:
         """The state as a table. `columns` picks some; `where` is a filter.
 
-        That is text as in `holdfast scan --where`, or a pyarrow.compute expression.
+        That is text as in `holdfast scan --where`, or a pyarrow.compute expression. `prefix` leaves
+        the keys that begin with it: a plain cell or a tuple of the first columns of the key, or a
+        dict of any of them. Where it has the columns of `num_cols_prefix_key`, it is read alone;
+        otherwise all of the state is read.
         """
-        return self._at.scan(columns, where)
+        return self._at.scan(columns, where, prefix)
 
     def iterator(self) -> Iterator[RowPair]:
         """All pairs of key and value, in no promised order, as of this call."""
         return self._at.iterator()
+
+    def __iter__(self) -> Iterator[RowPair]:
+        """The same: `for key, value in state`."""
+        return self.iterator()
+
+    def __len__(self) -> int:
+        """How many keys there are, as `num_keys`."""
+        return self.num_keys
+
+    def __bool__(self) -> bool:
+        """True, also without keys: it says that there is a state, not what is in it."""
+        return True
+
+    def __contains__(self, key: Any) -> bool:
+        """Whether a key is there, given as in `get`."""
+        return self.get(key) is not None
 
     def get_range(self, start: Any = None, end: Any = None) -> Iterator[RowPair]:
         """Pairs whose `key_index_ordinal` column lies in start..end, both inclusive, either open.
@@ -118,9 +141,21 @@ class ReadableState(ABC):
 
     def key_history(self, key: Any) -> list[KeyVersion]:
         """The versions there are in which a key came, changed or went, oldest first."""
-        at = self._at
-        store = Root(at.place.log.storage).store(at.place.operator, at.place.name)
-        return store.key_history(row_of(key, at.shape.keys))
+        return self._inspected().key_history(row_of(key, self._at.shape.keys))
+
+    def diff(self, before: int | str | None = None, limit: int | None = None) -> Diff:
+        """What changed from another version to this one, key by key.
+
+        `before` is a version or tag, older or newer, by default the version before this one. At
+        most `limit` changes are listed (None: all); the counts are of all of them.
+        """
+        store = self._inspected()
+        other = store.root.before(self.version) if before is None else before
+        return store.diff(other, self.version, limit)
+
+    def _inspected(self) -> InspectedStore:
+        place = self._at.place
+        return Root(place.log.storage).store(place.operator, place.name)
 
     def to_arrow(self) -> pa.Table:
         """The whole state as a pyarrow.Table."""

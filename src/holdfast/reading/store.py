@@ -13,6 +13,7 @@ import pyarrow as pa
 from holdfast.engine.files.manifest import PartitionEntry, StoreEntry
 from holdfast.errors import VersionNotFound
 from holdfast.reading.diff import diff_partition
+from holdfast.reading.meanings import key_meanings
 from holdfast.reading.model import Change, ChangeKind, Diff, KeyVersion
 from holdfast.reading.reader import StorePlace, VersionReader, scan_schema
 from holdfast.store import Row
@@ -41,7 +42,7 @@ class InspectedStore:
     @property
     def key_schema(self) -> Schema:
         """The columns of a key in the newest version."""
-        return self._newest().key_schema
+        return key_meanings(self.name, self._newest().key_schema)
 
     @property
     def value_schema(self) -> Schema:

@@ -1,12 +1,14 @@
-"""A small language for filters, read without eval.
+r"""A small language for filters, read without eval.
 
     total > 100 and (user = 'Jade' or user is null)
 
-    or, and, not, ( )        = == != <> < <= > >=        in (…)        is null, is not null
+    or, and, not, ( )        = == != <> < <= > >=        is null, is not null
+    in (…)        between … and …        like, ilike: % is any text, _ a character, \ escapes
 
 An operand is a column (in `backquotes` where it is no plain word, with a dot into a struct), a
 number, text in single or double quotes, true or false. Text is read by the type of the column it
-is compared with, so dates and times are written as text.
+is compared with, so dates and times are written as text; `timestamp` or `date` may stand before it.
+A time without a zone is in UTC.
 """
 
 from __future__ import annotations
@@ -23,8 +25,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidArgument
-from holdfast.reading.cells import parse_cell
-from holdfast.types import AtomicType, DataType, DecimalType, StringType, StructType, far_number
+from holdfast.reading.cells import parse_field
+from holdfast.types import (
+    AtomicType,
+    DataType,
+    DecimalType,
+    Field,
+    StringType,
+    StructType,
+    far_number,
+)
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(?P<text>'(?:[^']|'')*'|\"[^\"]*\")"
@@ -36,7 +46,8 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq, "==": operator.eq, "!=": operator.ne, "<>": operator.ne,
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-_WORDS = {"and", "or", "not", "in", "is", "null", "true", "false"}
+_WORDS = {"and", "or", "not", "in", "is", "null", "true", "false", "between", "like", "ilike"}
+_BEFORE_TIMES = {"timestamp", "timestamp_ltz", "timestamp_ntz", "date"}
 _DEEPEST = 50
 
 
@@ -52,8 +63,12 @@ class _Operand:
     """A column with its type, or a literal that waits for the type of what it is compared with."""
 
     token: _Token
-    type: DataType | None = None
+    field: Field | None = None
     expression: Any = None
+
+    @property
+    def type(self) -> DataType | None:
+        return None if self.field is None else self.field.type
 
 
 def parse_where(text: str, columns: StructType) -> pc.Expression:
@@ -137,17 +152,40 @@ class _Parser:
         if self._take("word", "is"):
             return self._null_test(left)
         negated = self._take("word", "not")
-        if negated or self._peek("word", "in"):
-            self._expect("word", "in")
-            found = self._membership(left)
+        found = self._tested(left)
+        if found is not None:
             return ~found if negated else found
+        if negated:
+            self._refuse(self._place(), "needs in, between or like after not")
         sign = self._sign()
-        if sign is None:
-            return self._boolean(left)
-        right = self._operand()
+        return self._boolean(left) if sign is None else self._compared(left, sign, self._operand())
+
+    def _compared(self, left: _Operand, sign: str, right: _Operand) -> pc.Expression:
         if left.type is None and right.type is None:
             self._refuse(left.token.place, "compares no column")
         return _COMPARE[sign](self._value(left, right), self._value(right, left))
+
+    def _tested(self, left: _Operand) -> pc.Expression | None:
+        """The test after an operand that begins with a word, None where there is none."""
+        if self._take("word", "in"):
+            return self._membership(left)
+        if self._take("word", "between"):
+            low = self._operand()
+            self._expect("word", "and")
+            high = self._operand()
+            return self._compared(left, ">=", low) & self._compared(left, "<=", high)
+        for word in ("like", "ilike"):
+            if self._take("word", word):
+                return self._likeness(left, ignore_case=word == "ilike")
+        return None
+
+    def _likeness(self, left: _Operand, *, ignore_case: bool) -> pc.Expression:
+        column, pattern = self._column(left), self._operand()
+        if not isinstance(left.type, StringType):
+            self._refuse(left.token.place, f"looks for a pattern in {left.type}, which is no text")
+        if pattern.token.kind != "text":
+            self._refuse(pattern.token.place, "takes a pattern in quotes here")
+        return pc.match_like(column, _text_of(pattern.token), ignore_case=ignore_case)
 
     def _null_test(self, left: _Operand) -> pc.Expression:
         negated = self._take("word", "not")
@@ -182,6 +220,8 @@ class _Parser:
             self._refuse(len(self._text), "ends where a column or a value was due")
         token = self._tokens[self._next]
         self._next += 1
+        if token.text.lower() in _BEFORE_TIMES and self._next_kind() == "text":
+            return self._operand()
         if token.kind == "name":
             return self._column_named(token)
         literal = token.kind in ("number", "text") or token.text in ("true", "false")
@@ -192,6 +232,7 @@ class _Parser:
     def _column_named(self, token: _Token) -> _Operand:
         path = [_unquoted(part) for part in _PART.findall(token.text)]
         kind: DataType = self._columns
+        match: Field | None = None
         for name in path:
             fields = kind.fields if isinstance(kind, StructType) else ()
             match = next((f for f in fields if f.name == name), None)
@@ -199,7 +240,7 @@ class _Parser:
                 known = ", ".join(f.name for f in fields) or "no fields"
                 self._refuse(token.place, f"names no column {name!r}; there are {known}")
             kind = match.type
-        return _Operand(token, kind, pc.field(*path))
+        return _Operand(token, match, pc.field(*path))
 
     def _column(self, operand: _Operand) -> Any:
         if operand.type is None:
@@ -211,17 +252,17 @@ class _Parser:
         if operand.type is not None:
             return operand.expression
         token = operand.token
-        assert other.type is not None
+        assert other.field is not None
+        kind = other.field.type
         if token.kind == "number":
-            return self._number(token, other.type)
+            return self._number(token, kind)
         if token.kind == "word":
-            if other.type != AtomicType("boolean"):
-                self._refuse(token.place, f"compares {token.text} with {other.type}")
+            if kind != AtomicType("boolean"):
+                self._refuse(token.place, f"compares {token.text} with {kind}")
             return pc.scalar(token.text == "true")
-        text = token.text[1:-1].replace("''", "'") if token.text[0] == "'" else token.text[1:-1]
-        cell = parse_cell(other.type, text, other.token.text)
+        cell = parse_field(other.field, _text_of(token))
         number = far_number(cell) if isinstance(cell, np.datetime64) else cell
-        return pc.scalar(pa.scalar(number, other.type.arrow))
+        return pc.scalar(pa.scalar(number, kind.arrow))
 
     def _number(self, token: _Token, other: DataType) -> Any:
         if isinstance(other, DecimalType):
@@ -234,14 +275,11 @@ class _Parser:
         except ValueError:
             return pc.scalar(float(token.text))
 
-    def _peek(self, kind: str, text: str) -> bool:
-        if self._next >= len(self._tokens):
-            return False
-        token = self._tokens[self._next]
-        return (token.kind, token.text) == (kind, text)
+    def _next_kind(self) -> str | None:
+        return self._tokens[self._next].kind if self._next < len(self._tokens) else None
 
     def _take(self, kind: str, text: str) -> bool:
-        taken = self._peek(kind, text)
+        taken = self._next_kind() == kind and self._tokens[self._next].text == text
         self._next += taken
         return taken
 
@@ -261,6 +299,11 @@ class _Parser:
         raise InvalidArgument(
             f"The filter {why}, at character {place + 1}. Example: total > 100 and user = 'Jade'"
         )
+
+
+def _text_of(token: _Token) -> str:
+    inside = token.text[1:-1]
+    return inside.replace("''", "'") if token.text[0] == "'" else inside
 
 
 def _is_number(kind: DataType) -> bool:

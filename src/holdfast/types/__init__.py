@@ -14,6 +14,8 @@ from holdfast.types._batch import MOST_COLUMN_BYTES, as_table, columns_of, one_a
 from holdfast.types._codec import Row, RowCodec
 from holdfast.types._columns import UnrepresentableValue, read_column
 from holdfast.types._datatypes import (
+    LIST_POSITION,
+    MILLISECONDS,
     ArrayType,
     AtomicType,
     DataType,
@@ -35,6 +37,8 @@ __all__ = [
     "RowCodec",
     "Row",
     "RESERVED_PREFIXES",
+    "MILLISECONDS",
+    "LIST_POSITION",
     "MOST_COLUMN_BYTES",
     "as_table",
     "columns_of",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,11 @@ from holdfast import errors
 
 BINARY_COLLATION = "UTF8_BINARY"
 COLLATIONS_KEY = "__COLLATIONS"
+MILLISECONDS = "milliseconds since 1970"
+"""The meaning of a column of whole numbers that are times."""
+LIST_POSITION = "list position"
+"""The meaning of the column that keeps a list in order; its numbers ascend, with gaps."""
+_MEANING = "holdfast"
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _YEAR_MONTH = ("year", "month")
@@ -276,6 +281,16 @@ class Field:
     type: DataType
     nullable: bool = True
     metadata: str = field(default="{}", compare=False)
+
+    @property
+    def meaning(self) -> str | None:
+        """What Holdfast says of the column beyond its type, such as MILLISECONDS."""
+        found: str | None = json.loads(self.metadata).get(_MEANING)
+        return found
+
+    def meaning_that(self, meaning: str) -> Field:
+        """The same field with a meaning, which takes no part in equality either."""
+        return replace(self, metadata=json.dumps({**json.loads(self.metadata), _MEANING: meaning}))
 
     def __str__(self) -> str:
         return self.ddl(" ")

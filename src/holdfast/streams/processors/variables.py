@@ -11,11 +11,20 @@ from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.ids import TIMERS as TIMERS
 from holdfast.ids import check_store_name
-from holdfast.types import Field, Schema, StructType, parse_schema
+from holdfast.types import (
+    LIST_POSITION,
+    MILLISECONDS,
+    AtomicType,
+    Field,
+    Schema,
+    StructType,
+    parse_schema,
+)
 
 POSITION = "position"
 EXPIRY = "expiry_ms"
 PENDING = "pending"
+_LONG = AtomicType("long")
 Kind = Literal["value", "list", "map", "timers"]
 
 
@@ -50,9 +59,9 @@ class Variable:
             assert self.keys is not None
             return self.keys.fields
         if self.kind == "list":
-            return parse_schema(f"{POSITION} long").fields
+            return (Field(POSITION, _LONG).meaning_that(LIST_POSITION),)
         if self.kind == "timers":
-            return parse_schema(f"{EXPIRY} long").fields
+            return (Field(EXPIRY, _LONG).meaning_that(MILLISECONDS),)
         return ()
 
 

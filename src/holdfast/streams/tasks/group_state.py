@@ -21,7 +21,7 @@ from holdfast.streams.processors.states import Cursor, ValueState
 from holdfast.streams.processors.variables import Variable
 from holdfast.streams.tasks.processor import note_key
 from holdfast.streams.tasks.task import StoreSpec, TaskResult, millis_since, prepare_result
-from holdfast.types import Field, Row, Schema, StructType, parse_schema
+from holdfast.types import MILLISECONDS, AtomicType, Field, Row, Schema, StructType
 
 STORE = "state"
 STATE, TIMEOUT = "state", "timeout_ms"
@@ -32,8 +32,8 @@ _KEYS_AT_A_TIME = 50_000
 def held_as(state: Schema) -> Variable:
     """What is stored for each key: the state (null if it has none), and when the key times out."""
     field = Field(STATE, StructType(state.fields), True)
-    timeout = parse_schema(f"{TIMEOUT} long").fields
-    return Variable(STORE, "value", Schema(StructType((field, *timeout))))
+    timeout = Field(TIMEOUT, AtomicType("long")).meaning_that(MILLISECONDS)
+    return Variable(STORE, "value", Schema(StructType((field, timeout))))
 
 
 class KeyState(Protocol):

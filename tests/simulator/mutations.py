@@ -9,7 +9,10 @@ from unittest import mock
 
 from simulation.scenario import Theme
 
+from holdfast.backends import local
+from holdfast.backends.local import LocalStorage
 from holdfast.engine.versions.claims import Claims
+from holdfast.spark.interop import local_names
 from holdfast.spark.running import ticks
 from holdfast.spark.running.run import Outcome, Turns
 from holdfast.spark.sinks import plans
@@ -30,6 +33,18 @@ def _is_idle_by_flags(status: Mapping[str, Any]) -> bool:
 
 def _plan_of_number(self: Plans, batch: OutputBatch) -> FilePlan | None:
     return self._read(f"{batch.version}.plan")
+
+
+def _create_in_place(self: LocalStorage, path: str, data: bytes) -> bool:
+    """An exclusive `open` shows a part of the file, and leaves it where the process dies."""
+    target = self._absolute(path)
+    local._make_directory(target.rpartition("/")[0])
+    try:
+        local._write_durably(target, data)
+    except FileExistsError:
+        return False
+    local.sync_directory(target.rpartition("/")[0])
+    return True
 
 
 _ALWAYS = property(lambda self: True, lambda self, value: None)
@@ -60,6 +75,16 @@ MUTATIONS: dict[tuple[str, Theme], list[Patch]] = {
     ],
     ("a function that stops its query waits for itself", Theme.SINKS): [
         (Turns, "making", lambda self: nullcontext()),
+    ],
+    ("what a sink has is not synced", Theme.DISK): [(local_names, "_sync", lambda path: None)],
+    ("a plan is synced before the files that it names", Theme.DISK): [
+        (local_names, "make_durable", lambda folder, names: None),
+    ],
+    ("the names of what was written are not synced", Theme.DISK): [
+        (local, "sync_directory", lambda directory: None),
+    ],
+    ("a manifest has its name before it is written", Theme.DISK): [
+        (LocalStorage, "create_if_absent", _create_in_place),
     ],
     ("who continues is raced for", Theme.DUEL): [
         (Claims, "take", lambda self: None),

@@ -97,7 +97,8 @@ def test_a_seed_and_what_it_decided_give_the_same_run(theme: Theme) -> None:
 def test_runs_meet_what_they_are_meant_to_meet() -> None:
     wanted = {
         "CRASH", "ERROR", "LOST_REPLY", "STALE", "CLOCK", "SINK_FAILS", "SINK_FAILS_LATE",
-        "SINK_STOPS", ": stop", ".snapshot", "versions/", "claims/2", ".plan", "Initializing",
+        "SINK_STOPS", "POWER", ".tmp-", ": stop", ".snapshot", "versions/", "claims/2", ".plan",
+        "Initializing",
     }  # fmt: skip
     seen: Counter[str] = Counter()
     for seed in range(80):
@@ -106,17 +107,23 @@ def test_runs_meet_what_they_are_meant_to_meet() -> None:
         log = "\n".join(scenario.world.scheduler.log)
         seen.update(what for what in wanted if what in log)
         seen.update(scenario.world.journal.counts)
-    assert wanted | {"batches", "ticks", "deliveries", "given up", "put back"} <= set(seen), seen
+    counts = {"batches", "ticks", "deliveries", "given up", "put back", "power failures"}
+    assert wanted | counts <= set(seen), seen
 
 
 # -- faults that it found, told step by step -----------------------------------------------------
 
 
+def _all_not_synced(options: int, chance: float) -> int:
+    """What goes with the power at its worst."""
+    return 1
+
+
 class Story(Scenario):
     """A run in which everything happens as it is told, and nothing else goes wrong."""
 
-    def __init__(self, tell: Callable[[Story], None]) -> None:
-        super().__init__(Decisions(), Theme.STORM)
+    def __init__(self, tell: Callable[[Story], None], theme: Theme = Theme.STORM) -> None:
+        super().__init__(Decisions(), theme)
         self._tell = tell
 
     def _direct(self) -> None:
@@ -263,3 +270,34 @@ def test_a_tick_under_way_is_finished_where_its_query_is_stopped_while_a_batch_w
         story.last_run()
 
     assert Story(tell).run() is None
+
+
+def test_files_that_a_sink_has_are_still_whole_after_the_power_failed() -> None:
+    def tell(story: Story) -> None:
+        story.into_files = True
+        story.world.source += [[(0, 1, 100)], [(1, 1, 300)]]
+        story.end(story.start(AVAILABLE_NOW), "drain")
+        head = story.world.journal.head
+        assert head is not None
+        assert sum(head.out.values()) == 1
+        story.world.lose_power(_all_not_synced)
+        story.last_run()
+
+    assert Story(tell, Theme.DISK).run() is None
+
+
+def test_files_that_a_plan_names_are_still_there_after_the_power_failed() -> None:
+    def tell(story: Story) -> None:
+        scheduler, texts = story.world.scheduler, story.world.files.texts
+        story.into_files = True
+        story.world.source.append([(0, 1, 100)])
+        story.end(story.start(ONCE), "drain")
+        story.world.source.append([(1, 1, 300)])
+        scheduler.holds["app-2", "a file was made"] = lambda: False
+        second = story.start(ONCE)
+        scheduler.wait_for(lambda: sum(path.endswith(".plan") for path in texts) == 2)
+        story.end(second, "kill")
+        story.world.lose_power(_all_not_synced)
+        story.last_run()
+
+    assert Story(tell, Theme.DISK).run() is None

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 import holdfast
 from holdfast import stateful
 from holdfast.errors import Unavailable
-from holdfast.spark.interop import hadoop
+from holdfast.spark.interop import hadoop, local_names
 from holdfast.spark.sinks.files import FileSink
 from holdfast.spark.sinks.plans import FilePlan, Plans
 from holdfast.spark.sinks.sink import MemorySink, OutputBatch
@@ -253,12 +253,12 @@ def test_a_delivery_that_crashed_between_renames_is_completed_with_what_is_missi
 def test_a_crash_between_link_and_unlink_leaves_one_file(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crash(self: Path, missing_ok: bool = False) -> None:
+    def crash(path: object) -> None:
         raise OSError("crash")
 
     sink = sink_in(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "unlink", crash)
+        patched.setattr(local_names.os, "unlink", crash)
         for _ in range(3):  # the plan and two files
             with pytest.raises(OSError, match="crash"):
                 sink.deliver(spark.range(0, 9, 1, 2), at(1))
@@ -309,7 +309,7 @@ def test_of_eight_renames_to_one_name_one_wins(spark: SparkSession, tmp_path: Pa
 def test_a_disk_without_links_is_renamed_on_by_hadoop(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hadoop, "_link", lambda source, target: None)
+    monkeypatch.setattr(local_names, "link_if_absent", lambda source, target: None)
     for _ in range(2):
         sink_in(tmp_path).deliver(spark.range(9), at(1))
     assert numbers(spark, tmp_path) == list(range(9))
@@ -324,7 +324,7 @@ def test_a_rename_that_did_nothing_is_told_and_tried_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(hadoop, "_link", lambda source, target: None)
+        patched.setattr(local_names, "link_if_absent", lambda source, target: None)
         patched.setattr(hadoop, "_rename", lambda *given: False)
         patched.setattr(Plans, "find", lambda *given: FilePlan({"1-a/part": "part"}))
         sink = sink_in(tmp_path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.conf import StateStoreConf
-from holdfast.engine.files.filenames import claim_number, manifest_version
+from holdfast.engine.files.filenames import claim_number, manifest_path, manifest_version
 from holdfast.engine.files.manifest import Manifest, decode
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import HoldfastError
@@ -76,6 +76,10 @@ class Journal:
         """By writer of versions the run it belongs to."""
         self._lost: dict[str, Version] = {}
         """Versions that were given up, by commit id."""
+        self._confirmed: set[str] = set()
+        """The commit ids of versions whose driver was told that they stay."""
+        self._unplugged: set[str] = set()
+        """Those of versions that went with the power before anybody was told of them."""
         self.counts: Counter[str] = Counter()
 
     def hold(self, is_so: object, promise: str) -> None:
@@ -109,6 +113,24 @@ class Journal:
         self.hold(not run.has_failed, f"version {manifest.version} is of a query that had failed")
         self.hold(not run.is_over, f"version {manifest.version} is of a query that had ended")
         self.head = self._next(run, manifest, head)
+
+    def confirmed(self, path: str, data: bytes) -> None:
+        """A storage has said that a blob was created."""
+        if manifest_version(path) is not None:
+            self._confirmed.add(decode(data, path).commit_id)
+
+    def power_lost(self) -> None:
+        """What was not synced is gone."""
+        self.counts["power failures"] += 1
+        while (head := self.head) is not None:
+            if self._world.blobs.size(manifest_path(head.number)) is not None:
+                return
+            commit_id = head.manifest.commit_id
+            self.hold(commit_id not in self._confirmed, f"the commit of {head.number} is gone")
+            self.counts["versions lost with the power"] += 1
+            self._unplugged.add(commit_id)
+            self._lost[commit_id] = head
+            self.head = head.parent
 
     def _next(self, run: Run, manifest: Manifest, head: Version) -> Version:
         """The version by the model: its rows, watermarks, state and output."""
@@ -195,7 +217,8 @@ class Journal:
             return
         self.hold(log.newest() == head.number, f"{log.newest()} is newest, not {head.number}")
         # Retention may have left one version beside the one that was given up.
-        is_only_one = any(lost.parent is head for lost in self._lost.values())
+        given_up = [lost for key, lost in self._lost.items() if key not in self._unplugged]
+        is_only_one = any(lost.parent is head for lost in given_up)
         for version in (head, None if is_only_one else head.parent):
             if version is None:
                 continue

@@ -49,6 +49,7 @@ class Theme(Enum):
     DUEL = "two drivers, and nothing goes wrong"
     SINKS = "sinks fail"
     REPAIR = "somebody takes a version away, or puts a copy back"
+    DISK = "processes die within their writes to a local disk, and the power fails"
 
 
 @dataclass
@@ -78,6 +79,8 @@ class Scenario:
     def __init__(self, decisions: Decisions, theme: Theme | None = None) -> None:
         self.world = World(decisions)
         self._theme = theme or decisions.one_of(tuple(Theme))
+        if self._theme is Theme.DISK:
+            self.world.move_to_disk()
         self._decisions = decisions
         self._drivers: list[Driver] = []
         self._moment = 100
@@ -145,6 +148,13 @@ class Scenario:
                 Event.SINK_FAILS: fails, Event.SINK_FAILS_LATE: fails_late,
                 Event.SINK_STOPS: _STOPS,
             }  # fmt: skip
+        if self._theme is Theme.DISK:
+            return {
+                Event.SWITCH: one_of((0.0, 0.01, 0.05)),
+                Event.CRASH: one_of((0.002, 0.0, 0.005)),
+                Event.POWER: one_of((0.002, 0.0, 0.005)),
+                Event.SINK_FAILS: one_of((0.0, 0.1)),
+            }  # fmt: skip
         return {
             Event.SWITCH: one_of((0.0, 0.01, 0.05, 0.3)),
             Event.CRASH: one_of((0.0, 0.002, 0.01)),
@@ -177,6 +187,8 @@ class Scenario:
         for driver in self._drivers:
             if self.settle(driver.error):
                 driver.error = None
+        if self._theme is Theme.DISK:
+            return
         is_likely = self._theme is Theme.REPAIR
         chances = {1: 0.35, 2: 0.3, 3: 0.3} if is_likely else {1: 0.05, 2: 0.05, 3: 0.05}
         choice = self._decisions.pick(chances)

@@ -109,8 +109,11 @@ class Files:
     def delete(self, session: Session, location: str) -> None:
         self._files.delete(location)
 
+    def make_durable(self, session: Session, location: str, names: Sequence[str]) -> None:
+        self._files.make_durable(location, names)
+
     def create_if_absent(self, session: Session, location: str, text: str) -> bool:
-        return self._files.create_if_absent(location, text)
+        return self._files.make(location, text)
 
     def rename_if_absent(self, session: Session, source: str, target: str) -> bool:
         return self._files.rename_if_absent(source, target)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
 
+from holdfast.backends.local import LocalStorage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.engine.storage import BlobInfo, BlobWriter, Storage
 from holdfast.errors import Unavailable
+from holdfast.spark.interop import local_names
+from simulation.disk import Calls, Disk, File, Texts
 from simulation.threads import Event, Scheduler
 
 T = TypeVar("T")
@@ -95,7 +98,7 @@ class SimulatedFiles:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self.texts: dict[str, str] = {}
+        self.texts: MutableMapping[str, str] = {}
         self._made = 0
 
     def qualified(self, location: str) -> str:
@@ -147,6 +150,13 @@ class SimulatedFiles:
 
         return self._call(f"create {path}", work)
 
+    def make(self, location: str, text: str) -> bool:
+        """Create a file as the product does; `create_if_absent` is Spark's."""
+        return self.create_if_absent(location, text)
+
+    def make_durable(self, location: str, names: Sequence[str]) -> None:
+        """These files lose nothing."""
+
     def rename_if_absent(self, source: str, target: str) -> bool:
         old, new = self.path(source), self.path(target)
 
@@ -178,3 +188,93 @@ class SimulatedFiles:
         if event is Event.LOST_REPLY:
             raise OSError(f"The answer was lost on purpose: {what}.")
         return result
+
+
+class DiskStorage(LocalStorage):
+    """The product's storage on a simulated disk; `confirmed` hears of what it says it created."""
+
+    writes_at_once = False
+
+    def __init__(self, location: str, calls: Calls, confirmed: Watch) -> None:
+        super().__init__(location)
+        self._calls, self._confirmed = calls, confirmed
+
+    def create_if_absent(self, path: str, data: bytes) -> bool:
+        is_new = super().create_if_absent(path, data)
+        if is_new:
+            self._confirmed(path, data)
+        return is_new
+
+
+class QuietStorage(LocalStorage):
+    """The same for those who only look on: nobody else gets a turn meanwhile."""
+
+    def __init__(self, location: str, calls: Calls) -> None:
+        super().__init__(location)
+        self._calls = calls
+
+    def read(self, path: str) -> pa.Buffer:
+        with self._calls.quietly():
+            return super().read(path)
+
+    def read_range(self, path: str, start: int, stop: int) -> pa.Buffer:
+        with self._calls.quietly():
+            return super().read_range(path, start, stop)
+
+    def size(self, path: str) -> int | None:
+        with self._calls.quietly():
+            return super().size(path)
+
+    def list(self, prefix: str) -> list[BlobInfo]:
+        with self._calls.quietly():
+            return super().list(prefix)
+
+
+class DiskFiles(SimulatedFiles):
+    """Files of checkpoints and sinks on a simulated disk.
+
+    Tasks of Spark's sync nothing. Its logs are taken to stay: Spark has no answer to their loss.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        disk: Disk,
+        folders: tuple[str, ...],
+        new_id: Callable[[], str],
+    ) -> None:
+        super().__init__(scheduler)
+        self._disk, self._new_id = disk, new_id
+        self.texts = Texts(disk, *folders)
+
+    def make(self, location: str, text: str) -> bool:
+        path = self.path(location)
+        if self.exists(path):
+            return False
+        folder, _, name = path.rpartition("/")
+        temporary = f"{folder}/.{name}.{self._new_id()}.tmp"
+        self.write(temporary, text)
+        try:
+            is_new = self.rename_if_absent(temporary, path)
+            self._scheduler.step("a file was made")
+            return is_new
+        finally:
+            self.delete(temporary)
+
+    def make_durable(self, location: str, names: Sequence[str]) -> None:
+        local_names.make_durable(self.path(location), names)
+
+    def rename_if_absent(self, source: str, target: str) -> bool:
+        old, new = self.path(source), self.path(target)
+        self._disk.make_folders(new.rpartition("/")[0])
+        moved = local_names.link_if_absent(old, new)
+        assert moved is not None
+        return moved
+
+    def write(self, location: str, text: str) -> None:
+        path, data = self.path(location), text.encode()
+        self._disk.make_folders(path.rpartition("/")[0])
+        folder, name = self._disk.place(path)
+        folder.names[name] = file = File()
+        for piece in (data[: len(data) // 2], data[len(data) // 2 :]):
+            self._call(f"write {path}", lambda piece=piece: file.append(piece))

@@ -37,6 +37,7 @@ class Event(IntEnum):
     SINK_FAILS = 7
     SINK_FAILS_LATE = 8
     SINK_STOPS = 9
+    POWER = 10
 
 
 class Process:
@@ -77,6 +78,8 @@ class Scheduler:
         self.log: list[str] = []
         self.holds: dict[tuple[str, str], Callable[[], bool]] = {}
         """Steps, by process, that somebody arranged to be held up until something is so."""
+        self.power_fails: Callable[[], None] = lambda: None
+        """What goes with the power, besides the processes."""
         self.failure: str | None = None
         self._actors: list[Actor] = []
         self.running: Actor
@@ -173,6 +176,9 @@ class Scheduler:
         if event is Event.CRASH:
             if me.process.may_crash:
                 self.kill(me.process)
+        elif event is Event.POWER:
+            if me.process.may_crash:
+                self._cut_power()
         elif event is Event.SWITCH:
             others = [a for a in self._actors if a is not me and self._may_run(a)]
             if others:
@@ -186,7 +192,7 @@ class Scheduler:
         return event if event in events else Event.NOTHING
 
     def _event(self, more: tuple[Event, ...]) -> Event:
-        possible = (Event.SWITCH, Event.CRASH, Event.CLOCK, *more)
+        possible = (Event.SWITCH, Event.CRASH, Event.CLOCK, *more, Event.POWER)
         chances = {event: self.chances[event] for event in possible if event in self.chances}
         return Event(self.decisions.pick(chances))
 
@@ -209,6 +215,14 @@ class Scheduler:
     def sleep(self, timeout_ms: float) -> None:
         """Let a time pass."""
         self.wait_for(lambda: False, timeout_ms)
+
+    def _cut_power(self) -> None:
+        """End every process of the machine right here."""
+        for actor in self._actors:
+            if actor.process.may_crash:
+                actor.process.is_dead = True
+        self.power_fails()
+        raise Crash
 
     def kill(self, process: Process) -> None:
         """End a process right here."""

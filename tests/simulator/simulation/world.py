@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,9 +13,11 @@ from uuid import UUID
 
 import xxhash
 
+from holdfast.backends import local
 from holdfast.backends.memory import MemoryStorage
 from holdfast.engine import periodic
-from holdfast.engine.storage import Runtime
+from holdfast.engine.storage import Runtime, Storage
+from holdfast.spark.interop import local_names
 from holdfast.spark.interop import seam as spark_seam
 from holdfast.spark.running import active, ending, run, spark_query, start, ticks
 from holdfast.spark.sinks import files as filesink
@@ -27,10 +30,17 @@ from holdfast.streams.stores.open_providers import OpenProviders
 from holdfast.streams.tasks import task
 from simulation import seam
 from simulation.decisions import Decisions
+from simulation.disk import Calls, Choose, Disk
 from simulation.frames import Rows, Session
 from simulation.journal import Journal
 from simulation.spark import ModelQuery, Run, StreamWriter
-from simulation.storage import SimulatedFiles, SimulatedStorage
+from simulation.storage import (
+    DiskFiles,
+    DiskStorage,
+    QuietStorage,
+    SimulatedFiles,
+    SimulatedStorage,
+)
 from simulation.threads import (
     Process,
     Scheduler,
@@ -54,13 +64,48 @@ class World:
         _worlds += 1
         self.decisions = decisions
         self.scheduler = Scheduler(decisions)
-        self.blobs = MemoryStorage(f"world-{_worlds}")
+        self.name = f"world-{_worlds}"
+        self.blobs: Storage = MemoryStorage(self.name)
+        """The state, for those who look on."""
+        self.disk: Disk | None = None
+        """The disk of the one machine that there is, if the state is on one."""
+        self.calls: Calls | None = None
+        """The calls of that disk."""
         self.files = SimulatedFiles(self.scheduler)
         self.source: list[Rows] = []
         """Chunks of rows; a batch has at most `most_chunks` of them."""
         self.most_chunks = 1
         self.journal = Journal(self)
         self._ids = 0
+
+    def move_to_disk(self) -> None:
+        """Have state, checkpoint and files on the disk of the one machine that there is."""
+        self.disk = disk = Disk()
+        self.calls = Calls(disk, f"/{self.name}", self.scheduler, self.clock_ms)
+        self.blobs = QuietStorage(f"/{self.name}", self.calls)
+        self.files = DiskFiles(self.scheduler, disk, (CHECKPOINT, OUT), self.new_id)
+
+        def linked(path: str, data: bytes) -> None:
+            application = self.scheduler.running.process
+            if path.startswith(f"/{self.name}/") and isinstance(application, Application):
+                self.journal.created(application, path.removeprefix(f"/{self.name}/"), data)
+
+        self.calls.linked = linked
+        self.scheduler.power_fails = lambda: self.lose_power(self.decisions.choose)
+
+    def lose_power(self, choose: Choose) -> None:
+        """Have the disk lose what it has not synced, as far as it is so decided."""
+        assert self.disk is not None
+        self.disk.root.power_lost(choose)
+        self.journal.power_lost()
+
+    def storage_of(self, application: Application) -> Storage:
+        """One process's way to the state."""
+        if self.calls is not None:
+            return DiskStorage(self.blobs.location, self.calls, self.journal.confirmed)
+        assert isinstance(self.blobs, MemoryStorage)
+        created = functools.partial(self.journal.created, application)
+        return SimulatedStorage(self.blobs, self.scheduler, created)
 
     def clock_ms(self) -> int:
         """The time of day."""
@@ -88,15 +133,12 @@ class Application(Process):
         super().__init__(name)
         self.world = world
         self.session = Session(self, settings)
-        self.storage = SimulatedStorage(world.blobs, world.scheduler, self._created)
+        self.storage = world.storage_of(self)
         self.holdings = OpenProviders(lambda: world.scheduler.now_ms / 1000)
         self.query: ModelQuery | None = None
         self.run = Run()
         self.stop_query: Callable[[], None] | None = None
         """Stops the query that the user has started, once there is one."""
-
-    def _created(self, path: str, data: bytes) -> None:
-        self.world.journal.created(self, path, data)
 
     def stream_writer(self) -> StreamWriter:
         """What `writeStream` gives here."""
@@ -150,9 +192,9 @@ def inhabited(world: World) -> Iterator[None]:
         monotonic=time.monotonic,
     )
 
-    def storage(*_: object) -> SimulatedStorage:
+    def storage(*_: object) -> Storage:
         application: Any = scheduler.running.process
-        found: SimulatedStorage = application.storage
+        found: Storage = application.storage
         return found
 
     def new_uuid() -> UUID:
@@ -183,10 +225,19 @@ def inhabited(world: World) -> Iterator[None]:
         (spark_seam, "queries", seam.Queries()),
         (spark_seam, "files", seam.Files(world.files)),
     ]  # fmt: skip
+    if (calls := world.calls) is not None:
+        ids = SimpleNamespace(token_hex=lambda size: world.new_id()[: 2 * size])
+        patches += [
+            (local, "os", calls), (local, "open", calls.open_file),
+            (local, "map_or_read", calls.read), (local, "read_file_range", calls.read_range),
+            (local, "secrets", ids),
+            (local, "time", SimpleNamespace(time=lambda: world.clock_ms() / 1000)),
+            (local_names, "os", calls),
+        ]  # fmt: skip
     undo = []
     try:
         for target, name, twin in patches:
-            patch = mock.patch.object(target, name, twin)
+            patch = mock.patch.object(target, name, twin, create=name == "open")
             patch.start()
             undo.append(patch)
         yield

@@ -280,6 +280,12 @@ class Files(Protocol):
     def delete(self, session: SparkSession, location: str) -> None:
         """Remove a file or folder with all in it; a missing one is no error."""
 
+    def make_durable(self, session: SparkSession, location: str, names: Sequence[str]) -> None:
+        """Have files below a folder survive a power failure, if they are on the local disk.
+
+        Other file systems see to that when a file is closed. Raises Unavailable if the disk fails.
+        """
+
     def create_if_absent(self, session: SparkSession, location: str, text: str) -> bool:
         """Make a small text file, whole or not at all, unless there is one; whether it did."""
 

@@ -4,8 +4,7 @@ to Spark.
 
 from __future__ import annotations
 
-import errno
-import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,10 +13,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from holdfast.errors import IllegalState, Unavailable
+from holdfast.spark.interop import local_names
 from holdfast.spark.interop.classes import java_class
 
 _PATH = "org.apache.hadoop.fs.Path"
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 
 
 def _path(session: SparkSession, location: str) -> tuple[Any, Any]:
@@ -120,6 +119,13 @@ def list_names(session: SparkSession, location: str) -> list[str]:
     return sorted(str(status.getPath().getName()) for status in system.listStatus(path))
 
 
+def make_durable(session: SparkSession, location: str, names: Sequence[str]) -> None:
+    """Have files below a folder survive a power failure, if they are on the local disk."""
+    _, folder = _path(session, location)
+    if folder.toUri().getScheme() == "file":
+        local_names.make_durable(str(folder.toUri().getPath()), names)
+
+
 def create_if_absent(session: SparkSession, location: str, text: str) -> bool:
     """Make a small text file, whole or not at all, unless there is one; whether it did."""
     if exists(session, location):
@@ -149,8 +155,9 @@ def rename_if_absent(session: SparkSession, source: str, target: str) -> bool:
     _, to_path = _path(session, target)
     system.mkdirs(to_path.getParent())
     if from_path.toUri().getScheme() == "file":
-        # Hadoop's rename of a local file looks first and renames then.
-        moved = _link(Path(from_path.toUri().getPath()), Path(to_path.toUri().getPath()))
+        # Hadoop's rename of a local file looks first, renames then, and syncs nothing.
+        names = (str(each.toUri().getPath()) for each in (from_path, to_path))
+        moved = local_names.link_if_absent(*names)
         if moved is not None:
             return moved
     failed = f"Could not move a finished file to {target}; try again."
@@ -162,21 +169,6 @@ def rename_if_absent(session: SparkSession, source: str, target: str) -> bool:
     if is_left:
         raise Unavailable(failed)
     return moved
-
-
-def _link(source: Path, target: Path) -> bool | None:
-    """Rename by a hard link, which fails when the name is taken; None where disks have none."""
-    try:
-        os.link(source, target)
-    except (FileExistsError, FileNotFoundError):
-        return False
-    except OSError as error:
-        if error.errno in _NO_LINKS:
-            return None
-        raise Unavailable(f"Could not move a finished file to {target}: {error}.") from error
-    source.unlink(missing_ok=True)
-    source.with_name(f".{source.name}.crc").unlink(missing_ok=True)
-    return True
 
 
 def _rename(session: SparkSession, system: Any, source: Any, target: Any) -> bool:

@@ -87,6 +87,8 @@ class FileSink(Sink):
                 f"{plans.folder}/{folder}. Check spark.sql.sources.commitProtocolClass and the "
                 "output committer: they have to write to the folder that Spark names."
             )
+        # The plan stays when the power fails, so what it names has to stay as well.
+        seam.files.make_durable(session, f"{plans.folder}/{folder}", data)
         names = {f"{folder}/{file}": target for file, target in self._names(data, batch).items()}
         made = plans.create(batch, names)
         if made is not None:

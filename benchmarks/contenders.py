@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+
+from quiet_spark import SETTINGS, builder
 
 from harness import wait_for_quiet
 from holdfast import stateful
@@ -29,22 +34,15 @@ Pipeline = Callable[[Any], Any]
 
 def session() -> SparkSession:
     """The session of this process."""
-    builder = SparkSession.builder.master("local[2]").appName("holdfast-bench")
     settings = {
-        "spark.ui.enabled": "false",
+        **SETTINGS,
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(PARTITIONS),
-        "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.pollingDelay": "500ms",
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.driver.memory": "4g",
-        "spark.log.level": "ERROR",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
     }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    return builder("holdfast-bench", settings).getOrCreate()
 
 
 @dataclass

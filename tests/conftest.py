@@ -41,18 +41,13 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
     It knows Kafka when a test that needs a server is among those that run.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    sql = pytest.importorskip("pyspark.sql")
+    pytest.importorskip("pyspark.sql")
+    import quiet_spark
     from py4j.clientserver import ClientServerConnection
 
-    builder = sql.SparkSession.builder.master("local[2]").appName("holdfast-tests")
     settings = {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
+        **quiet_spark.SETTINGS,
         "spark.sql.timeType.enabled": "true",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.log.level": "ERROR",
         # A stop that waits for a batch that hangs fails, with the stack of the batch.
         "spark.sql.streaming.stopTimeout": "240s",
         "spark.python.daemon.module": "warm_workers",
@@ -62,14 +57,12 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
         # Spark's own client waits for a NameNode, too, and gives up none of its calls meanwhile.
         settings["spark.hadoop.dfs.client.retry.policy.enabled"] = "true"
         settings["spark.hadoop.dfs.client.retry.policy.spec"] = "1000,60"
-    for name, value in settings.items():
-        builder = builder.config(name, value)
     with pytest.MonkeyPatch.context() as patch:
         send = _closing_what_is_cut_off(ClientServerConnection.send_command)
         patch.setattr(ClientServerConnection, "send_command", send)
         with pytest.MonkeyPatch.context() as launch:
             launch.setenv("PYTHONPATH", _SUPPORT, prepend=os.pathsep)
-            session = builder.getOrCreate()
+            session = quiet_spark.builder("holdfast-tests", settings).getOrCreate()
         yield session
         session.stop()
 

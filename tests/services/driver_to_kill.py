@@ -21,6 +21,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+
+from quiet_spark import builder
+
 from holdfast import stateful
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
@@ -76,18 +80,7 @@ def windows(frame: Any) -> Any:
 
 
 def session(name: str) -> SparkSession:
-    builder = SparkSession.builder.master("local[2,4]").appName(name)
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.log.level": "ERROR",
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return builder(name, master="local[2,4]").getOrCreate()
 
 
 def to_files(folder: Path) -> Callable[[DataFrame, int], None]:

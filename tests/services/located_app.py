@@ -25,6 +25,10 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+
+from quiet_spark import SETTINGS, builder
 from wrapped_task import WrappedTask, wrap_aggregations
 
 from holdfast import stateful
@@ -140,12 +144,8 @@ class Report:
 
 def session(master: str, locality: str) -> SparkSession:
     settings = {
-        "spark.ui.enabled": "false",
+        **SETTINGS,
         "spark.sql.shuffle.partitions": str(PARTITIONS),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.log.level": "ERROR",
         "spark.executor.memory": "512m",
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         "spark.holdfast.locality": locality,
@@ -157,10 +157,7 @@ def session(master: str, locality: str) -> SparkSession:
         # However busy the machine is, no executor takes what another one is preferred for.
         "spark.locality.wait": f"{PATIENCE_S}s",
     }
-    builder = SparkSession.builder.master(master).appName("located")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return builder("located", settings, master).getOrCreate()
 
 
 def await_executors(query: StatefulQuery) -> None:

@@ -21,6 +21,10 @@ from pathlib import Path
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+
+from quiet_spark import SETTINGS, builder
 from wrapped_task import WrappedTask, wrap_aggregations
 
 from holdfast import stateful
@@ -69,12 +73,7 @@ class UnrulyTask(WrappedTask):
 
 def session(how: str, master: str) -> SparkSession:
     settings = {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.log.level": "ERROR",
+        **SETTINGS,
         "spark.speculation": str(how != "fail").lower(),
         "spark.speculation.interval": "200ms",
         "spark.speculation.quantile": "0.3",
@@ -85,10 +84,7 @@ def session(how: str, master: str) -> SparkSession:
         "spark.executor.memory": "512m",
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }
-    builder = SparkSession.builder.master(master).appName("unruly tasks")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return builder("unruly tasks", settings, master).getOrCreate()
 
 
 def wake_the_zombie(notes: Path, query: StatefulQuery) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import Pipeline, finish
-from pyspark.sql import SparkSession
+from quiet_spark import builder
 
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
@@ -49,18 +49,8 @@ def wait_in(phase: str) -> None:
 
 def main() -> None:
     folder, phase, *case = sys.argv[1:]
-    builder = SparkSession.builder.master("local[2]").appName("pipeline to kill")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.log.level": "ERROR",
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    pipeline = Pipeline(builder.getOrCreate(), Path(folder), tuple(case))
+    session = builder("pipeline to kill").getOrCreate()
+    pipeline = Pipeline(session, Path(folder), tuple(case))
     wait_in(phase)
     finish(pipeline.start(), pipeline.trigger)
 

@@ -14,12 +14,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+
 import custom_cases
 import custom_outcomes
 import differential
 import outcomes
 from native_recordings import RECORD, RECORDED_NATIVE
 from pyspark.sql import SparkSession
+from quiet_spark import SETTINGS, builder
 from recordings import RECORDED, RECORDED_CUSTOM, CustomRecording, Recording
 
 
@@ -81,19 +84,8 @@ def _record_tests() -> None:
 
 def _session() -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").appName("holdfast-recordings")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.log.level": "ERROR",
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    settings = {**SETTINGS, "spark.ui.showConsoleProgress": "false"}
+    return builder("holdfast-recordings", settings).getOrCreate()
 
 
 if __name__ == "__main__":

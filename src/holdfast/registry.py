@@ -58,16 +58,10 @@ class StateStores:
         Raises InvalidArgument for a negative version, for parameters that `init` refuses and for a
         provider class that cannot be loaded, and VersionNotFound for a version that does not exist.
         """
-        return self._provider(
-            provider_id,
-            key_schema,
-            value_schema,
-            key_index_ordinal,
-            version,
-            store_conf,
-            hadoop_conf,
-            num_cols_prefix_key,
-        ).get_store(version)
+        shape = (key_schema, value_schema, key_index_ordinal, num_cols_prefix_key)
+        return self._provider(provider_id, shape, version, store_conf, hadoop_conf).get_store(
+            version
+        )
 
     def get_read_only(
         self,
@@ -82,27 +76,18 @@ class StateStores:
         num_cols_prefix_key: int = 0,
     ) -> ReadStateStore:
         """Open the store at `version` for reading; otherwise like `get`."""
-        return self._provider(
-            provider_id,
-            key_schema,
-            value_schema,
-            key_index_ordinal,
-            version,
-            store_conf,
-            hadoop_conf,
-            num_cols_prefix_key,
-        ).get_read_store(version)
+        shape = (key_schema, value_schema, key_index_ordinal, num_cols_prefix_key)
+        return self._provider(provider_id, shape, version, store_conf, hadoop_conf).get_read_store(
+            version
+        )
 
     def _provider(
         self,
         provider_id: StateStoreProviderId,
-        key_schema: Any,
-        value_schema: Any,
-        key_index_ordinal: int | None,
+        shape: tuple[Any, Any, int | None, int],
         version: int,
         store_conf: StateStoreConf,
         hadoop_conf: Mapping[str, str] | None,
-        num_cols_prefix_key: int,
     ) -> StateStoreProvider:
         if version < 0:
             raise InvalidArgument(f"A version is 0 or above, not {version}.")
@@ -111,13 +96,7 @@ class StateStores:
             provider = self._loaded.get(provider_id)
             if provider is None:
                 provider = StateStoreProvider.create_and_init(
-                    provider_id.store_id,
-                    key_schema,
-                    value_schema,
-                    key_index_ordinal,
-                    num_cols_prefix_key,
-                    store_conf,
-                    hadoop_conf,
+                    provider_id.store_id, *shape, store_conf, hadoop_conf
                 )
                 self._loaded[provider_id] = provider
             self._coordinator.report_active_instance(

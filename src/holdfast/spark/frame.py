@@ -17,7 +17,7 @@ from holdfast.spark.operators.aggregation import aggregation
 from holdfast.spark.operators.columns import DELAY, quote_column
 from holdfast.spark.operators.deduplication import Deduplication
 from holdfast.spark.operators.group_state import GroupStates
-from holdfast.spark.operators.keyed import KeyedOperator
+from holdfast.spark.operators.keyed import KeyedOperator, KeyedPlan
 from holdfast.spark.operators.on_tables import processed
 from holdfast.spark.operators.operator import FrameStep, Operator
 from holdfast.spark.operators.processor import (
@@ -409,8 +409,8 @@ class GroupedStatefulData:
         initial_state: Any,
     ) -> StatefulDataFrame:
         initial = None if initial_state is None else seam.columns.groups_of(initial_state)
-        before, mode = self._frame._native, checked_time_mode(time_mode)
-        operator = kind(before, self._columns, after, output_mode, mode, processor, initial)
+        plan = self._plan(after, output_mode, checked_time_mode(time_mode))
+        operator = kind(plan, processor, initial)
         return self._frame._through(operator, after)
 
     def transformWithStateInArrow(
@@ -428,10 +428,10 @@ class GroupedStatefulData:
         has a row for each key in the same order, and the column `_exists`. So has the state that
         is returned; false in `_exists` removes the key.
         """
-        before, mode = self._frame._native, checked_time_mode(timeMode)
+        session, mode = self._frame._native.sparkSession, checked_time_mode(timeMode)
         after = self._with_processor(outputStructType, outputMode, timeMode, "")
-        state = arrow_state(seam.sessions.parsed_schema(before.sparkSession, stateStructType))
-        operator = ArrowProcessing(before, self._columns, after, outputMode, mode, processor, state)
+        state = arrow_state(seam.sessions.parsed_schema(session, stateStructType))
+        operator = ArrowProcessing(self._plan(after, outputMode, mode), processor, state)
         return self._frame._through(operator, after)
 
     def applyInPandasWithState(
@@ -451,8 +451,11 @@ class GroupedStatefulData:
         after = seam.plans.with_group_state(
             before, self._columns, output, state, outputMode, timeoutConf
         )
-        operator = GroupStates(before, self._columns, after, outputMode, mode, func, state)
+        operator = GroupStates(self._plan(after, outputMode, mode), func, state)
         return self._frame._through(operator, after)
+
+    def _plan(self, after: DataFrame, output_mode: str, time_mode: str) -> KeyedPlan:
+        return KeyedPlan(self._frame._native, self._columns, after, output_mode, time_mode)
 
     def _with_processor(
         self, output: StructType | str, output_mode: str, time_mode: str, event_time: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,53 +96,22 @@ def open_versioned_store(
 
 
 def open_on(
-    storage: Storage,
-    runtime: Runtime,
-    key: Any = None,
-    value: Any = None,
-    *,
-    partitions: int | None = None,
-    key_index_ordinal: int | None = None,
-    num_cols_prefix_key: int | None = None,
-    conf: StateStoreConf | Mapping[str, Any] | None = None,
-    options: Mapping[str, str] | None = None,
-    view: str | None = None,
-    view_options: Mapping[str, str] | None = None,
+    storage: Storage, runtime: Runtime, key: Any = None, value: Any = None, **arguments: Any
 ) -> VersionedStore:
     """Like `open_versioned_store`, with the storage, clocks and randomness given by a test.
 
     `storage` takes the place of `root`, and `runtime` of the system's clocks.
     """
-    location = storage.location
-    settings = conf if isinstance(conf, StateStoreConf) else StateStoreConf.of(conf or {})
+    wanted = _WantedStore(storage.location, key, value, **arguments)
     versions = VersionLog(storage, runtime)
     manifest = versions.newest_intact()
     if manifest is None:
-        manifest = _create(
-            versions,
-            runtime,
-            location,
-            key,
-            value,
-            1 if partitions is None else partitions,
-            key_index_ordinal,
-            num_cols_prefix_key or 0,
-        )
-    _check_matches(
-        manifest, location, key, value, partitions, key_index_ordinal, num_cols_prefix_key
-    )
-    spec = None if view is None else _view_spec(view, view_options or {}, manifest, settings)
+        manifest = wanted.created(versions, runtime)
+    wanted.check_matches(manifest)
+    settings, options, view = wanted.settings, wanted.options or {}, wanted.view_spec(manifest)
     return VersionedStore(
-        location, storage, versions, manifest, settings, options or {}, runtime, spec
+        storage.location, storage, versions, manifest, settings, options, runtime, view
     )
-
-
-def _view_spec(
-    view: str, options: Mapping[str, str], manifest: Manifest, conf: StateStoreConf
-) -> ViewSpec:
-    entry = manifest.operators[OPERATOR][DEFAULT_STORE_NAME]
-    schema = ViewSchema(entry.key_schema, entry.value_schema)
-    return ViewSpec(view, schema, options, conf.retry_timeout_ms)
 
 
 def _location(root: str | os.PathLike[str]) -> str:
@@ -153,63 +123,79 @@ def _location(root: str | os.PathLike[str]) -> str:
     )
 
 
-def _create(
-    versions: VersionLog,
-    runtime: Runtime,
-    location: str,
-    key: Any,
-    value: Any,
-    partitions: int,
-    key_index: int | None,
-    prefix: int,
-) -> Manifest:
-    if key is None or value is None:
-        raise InvalidArgument(
-            f"{location} holds no Holdfast state. To create a store there, pass its schemas: "
-            'open(root, key="user string", value="total long").',
-            condition="STATE_STORE_NOT_A_STORE",
-        )
-    if partitions < 1:
-        raise InvalidArgument(f"partitions must be 1 or more, not {partitions}.")
-    key_schema, value_schema = parse_schema(key), parse_schema(value)
-    check_shape(key_schema, value_schema, key_index, prefix)
-    shape = StoreShape.of(key_schema, value_schema, key_index, prefix)
-    stores = new_store_entries({DEFAULT_STORE_NAME: shape}, partitions)
-    try:
-        versions.publish(first_version({OPERATOR: stores}, runtime), 1, runtime.monotonic_ms())
-    except Conflict:
-        log.info("%s was created by another process meanwhile", location)
-    return versions.load(versions.newest() or 0)
+@dataclass(frozen=True)
+class _WantedStore:
+    """What the caller of `open_versioned_store` wants; None is left to what is there."""
 
+    location: str
+    key: Any
+    value: Any
+    partitions: int | None = None
+    key_index_ordinal: int | None = None
+    num_cols_prefix_key: int | None = None
+    conf: StateStoreConf | Mapping[str, Any] | None = None
+    options: Mapping[str, str] | None = None
+    view: str | None = None
+    view_options: Mapping[str, str] | None = None
 
-def _check_matches(
-    manifest: Manifest,
-    location: str,
-    key: Any,
-    value: Any,
-    partitions: int | None,
-    key_index: int | None,
-    prefix: int | None,
-) -> None:
-    try:
-        stored = manifest.operators[OPERATOR][DEFAULT_STORE_NAME]
-    except KeyError:
-        raise InvalidArgument(
-            f"{location} holds the state of a query, not a single store. Inspect it with "
-            "`holdfast show`.",
-            condition="STATE_STORE_NOT_A_STORE",
-        ) from None
-    shape = StoreShape.of(
-        stored.key_schema if key is None else parse_schema(key),
-        stored.value_schema if value is None else parse_schema(value),
-        stored.key_index if key_index is None else key_index,
-        stored.prefix if prefix is None else prefix,
-    )
-    check_same_store(stored, shape, location)
-    check_samples(shape, manifest.hash_name, stored.hash_samples)
-    if partitions is not None and partitions != len(stored.partitions):
-        raise InvalidArgument(
-            f"{location} has {len(stored.partitions)} partitions, not {partitions}. Leave the "
-            "argument out to open it as it is.",
-            condition="STATE_STORE_SCHEMA_MISMATCH",
+    @property
+    def settings(self) -> StateStoreConf:
+        """Those of this process."""
+        conf = self.conf
+        return conf if isinstance(conf, StateStoreConf) else StateStoreConf.of(conf or {})
+
+    def view_spec(self, manifest: Manifest) -> ViewSpec | None:
+        """The view that is to show the store, if there is to be one."""
+        if self.view is None:
+            return None
+        entry = manifest.operators[OPERATOR][DEFAULT_STORE_NAME]
+        schema = ViewSchema(entry.key_schema, entry.value_schema)
+        timeout_ms = self.settings.retry_timeout_ms
+        return ViewSpec(self.view, schema, self.view_options or {}, timeout_ms)
+
+    def created(self, versions: VersionLog, runtime: Runtime) -> Manifest:
+        """Version 0 of the store, made here or by another process meanwhile."""
+        if self.key is None or self.value is None:
+            raise InvalidArgument(
+                f"{self.location} holds no Holdfast state. To create a store there, pass its "
+                'schemas: open(root, key="user string", value="total long").',
+                condition="STATE_STORE_NOT_A_STORE",
+            )
+        partitions = 1 if self.partitions is None else self.partitions
+        if partitions < 1:
+            raise InvalidArgument(f"partitions must be 1 or more, not {partitions}.")
+        key_schema, value_schema = parse_schema(self.key), parse_schema(self.value)
+        prefix = self.num_cols_prefix_key or 0
+        check_shape(key_schema, value_schema, self.key_index_ordinal, prefix)
+        shape = StoreShape.of(key_schema, value_schema, self.key_index_ordinal, prefix)
+        stores = new_store_entries({DEFAULT_STORE_NAME: shape}, partitions)
+        try:
+            versions.publish(first_version({OPERATOR: stores}, runtime), 1, runtime.monotonic_ms())
+        except Conflict:
+            log.info("%s was created by another process meanwhile", self.location)
+        return versions.load(versions.newest() or 0)
+
+    def check_matches(self, manifest: Manifest) -> None:
+        """Raise InvalidArgument if the store that is there is another one."""
+        try:
+            stored = manifest.operators[OPERATOR][DEFAULT_STORE_NAME]
+        except KeyError:
+            raise InvalidArgument(
+                f"{self.location} holds the state of a query, not a single store. Inspect it with "
+                "`holdfast show`.",
+                condition="STATE_STORE_NOT_A_STORE",
+            ) from None
+        shape = StoreShape.of(
+            stored.key_schema if self.key is None else parse_schema(self.key),
+            stored.value_schema if self.value is None else parse_schema(self.value),
+            stored.key_index if self.key_index_ordinal is None else self.key_index_ordinal,
+            stored.prefix if self.num_cols_prefix_key is None else self.num_cols_prefix_key,
         )
+        check_same_store(stored, shape, self.location)
+        check_samples(shape, manifest.hash_name, stored.hash_samples)
+        if self.partitions is not None and self.partitions != len(stored.partitions):
+            raise InvalidArgument(
+                f"{self.location} has {len(stored.partitions)} partitions, not {self.partitions}. "
+                "Leave the argument out to open it as it is.",
+                condition="STATE_STORE_SCHEMA_MISMATCH",
+            )

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.spark.operators.columns import nullable
-from holdfast.spark.operators.keyed import KeyedOperator
+from holdfast.spark.operators.keyed import KeyedOperator, KeyedPlan
 from holdfast.spark.operators.operator import TaskSettings, ViewSource
 from holdfast.streams.processors.group_state import NewState
 from holdfast.streams.processors.pandas import PandasFrames
@@ -27,15 +27,11 @@ class GroupStates(KeyedOperator):
 
     def __init__(
         self,
-        before: DataFrame,
-        groupings: tuple[Column, ...],
-        after: DataFrame,
-        output_mode: str,
-        time_mode: str,
+        plan: KeyedPlan,
         function: Callable[..., Any],
         state: StructType,
     ) -> None:
-        super().__init__(before, groupings, after, output_mode, time_mode)
+        super().__init__(plan)
         self._function = function
         self._state = nullable(state.fields)
         schema = parse_schema(self._state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -95,27 +96,29 @@ class KeyedRows:
         )
 
 
-class KeyedOperator(Operator):
-    """Calls the user's code with the rows of each key, and emits what it returns.
+@dataclass(frozen=True)
+class KeyedPlan:
+    """What was asked of an operator that calls the user's code for each key."""
 
-    `after` is Spark's own plan with the operator; it has the columns of the output.
-    """
+    before: DataFrame
+    groupings: tuple[Column, ...]
+    after: DataFrame
+    """Spark's own plan with the operator; it has the columns of the output."""
+    output_mode: str
+    time_mode: str
+
+
+class KeyedOperator(Operator):
+    """Calls the user's code with the rows of each key, and emits what it returns."""
 
     emits = True
 
-    def __init__(
-        self,
-        before: DataFrame,
-        groupings: tuple[Column, ...],
-        after: DataFrame,
-        output_mode: str,
-        time_mode: str,
-    ) -> None:
-        self._rows = KeyedRows(before, groupings)
-        self._output: list[StructField] = after.schema.fields
-        self._output_mode = output_mode.lower()
-        self._time_mode = time_mode
-        self.by_clock = time_mode == PROCESSING_TIME
+    def __init__(self, plan: KeyedPlan) -> None:
+        self._rows = KeyedRows(plan.before, plan.groupings)
+        self._output: list[StructField] = plan.after.schema.fields
+        self._output_mode = plan.output_mode.lower()
+        self._time_mode = plan.time_mode
+        self.by_clock = plan.time_mode == PROCESSING_TIME
 
     @property
     def key_names(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from pyspark.sql.types import Row
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
-from holdfast.spark.operators.keyed import KeyedOperator, KeyedRows
+from holdfast.spark.operators.keyed import KeyedOperator, KeyedPlan, KeyedRows
 from holdfast.spark.operators.operator import InitialLoad, TaskSettings, ViewSource
 from holdfast.streams.clock import NO_TIME
 from holdfast.streams.processors.arrow import ArrowProcessor, ArrowTask
@@ -33,21 +33,17 @@ class Processing(KeyedOperator):
 
     def __init__(
         self,
-        before: DataFrame,
-        groupings: tuple[Column, ...],
-        after: DataFrame,
-        output_mode: str,
-        time_mode: str,
+        plan: KeyedPlan,
         processor: Any,
         initial: tuple[DataFrame, tuple[Column, ...]] | None = None,
     ) -> None:
-        super().__init__(before, groupings, after, output_mode, time_mode)
+        super().__init__(plan)
         self._processor = processor
-        self._handle = variables_of(processor, time_mode)
+        self._handle = variables_of(processor, plan.time_mode)
         self._initial = initial
         if initial is not None:
             self._check_initial(KeyedRows(*initial).keys)
-        self.needs_engine = time_mode != NO_TIME or initial is not None
+        self.needs_engine = plan.time_mode != NO_TIME or initial is not None
         self.dropped = tuple(self._handle.deleted)
 
     def _check_initial(self, keys: Schema) -> None:
@@ -102,15 +98,11 @@ class ArrowProcessing(KeyedOperator):
 
     def __init__(
         self,
-        before: DataFrame,
-        groupings: tuple[Column, ...],
-        after: DataFrame,
-        output_mode: str,
-        time_mode: str,
+        plan: KeyedPlan,
         processor: ArrowProcessor,
         state: Schema,
     ) -> None:
-        super().__init__(before, groupings, after, output_mode, time_mode)
+        super().__init__(plan)
         self._processor = processor
         self._state = state
         self.by_clock = False

@@ -16,8 +16,7 @@ from copies import MAKERS, RUNTIME, assert_unfinished, blobs, calls_of, clone, h
 
 import holdfast
 from holdfast import reading
-from holdfast.admin import copy as copy_module
-from holdfast.admin import plan_copy
+from holdfast.admin import copy_transfer, plan_copy
 from holdfast.admin.copy_ends import check_places, choose_versions
 from holdfast.backends.fsspec import FsspecStorage
 from holdfast.backends.local import LocalStorage
@@ -144,7 +143,7 @@ def test_files_that_belong_to_the_place_or_to_nobody_stay_behind(shop: LocalStor
 def test_pieces_of_a_large_file_make_it_whole(
     merged: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy_module, "_PIECE_BYTES", 100)
+    monkeypatch.setattr(copy_transfer, "_PIECE_BYTES", 100)
     target = MemoryStorage("new")
     plan_copy(merged, target).run()
     assert blobs(target) == blobs(merged)

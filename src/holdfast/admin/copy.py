@@ -11,10 +11,7 @@ resumes it. If the run before is still alive, that one stops before it commits, 
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.admin.copy_ends import (
@@ -31,9 +28,9 @@ from holdfast.admin.copy_ends import (
     way_out,
     write_mark,
 )
-from holdfast.admin.copy_files import NeededFile, needed_files, problem_of
+from holdfast.admin.copy_files import needed_files
+from holdfast.admin.copy_transfer import CopyProgress, Transfer
 from holdfast.engine.files.filenames import (
-    copy_path,
     delivered_path,
     manifest_path,
     tag_path,
@@ -42,12 +39,8 @@ from holdfast.engine.files.filenames import (
 from holdfast.engine.files.manifest import delivered_notes
 from holdfast.engine.storage import BlobNotFound, Runtime, Storage
 from holdfast.engine.versions.log import VersionLog
-from holdfast.errors import Conflict, Corruption, InvalidArgument, Unavailable, VersionNotFound
+from holdfast.errors import Conflict, InvalidArgument, VersionNotFound
 
-log = logging.getLogger(__name__)
-CopyProgress = Callable[[int, int, str], None]
-"""Called with the bytes done so far, the bytes in total, and the current file."""
-_PIECE_BYTES = 8 << 20
 _THREADS = 4
 
 
@@ -102,7 +95,7 @@ class CopyJob:
     def __init__(
         self, source: Storage, target: Storage, wanted: Sequence[str], threads: int
     ) -> None:
-        self._source, self._target, self._threads = source, target, threads
+        self._source, self._target = source, target
         history = VersionLog(source, Runtime.system())
         self._listed, tags = history.versions(), history.tags()
         if not self._listed:
@@ -120,15 +113,21 @@ class CopyJob:
         self._check_target()
         waiting = self._newest if self._newest == self._listed[-1] else None
         self._files = needed_files(self._from.manifests, waiting, self._from.sizes)
-        self._vanished = set(chosen) - set(self._from.manifests)
-        self._written, self._kept = [0, 0], [0, 0]
         self._has_created = False
-        self._lock = threading.Lock()
+        self._transfer = Transfer(
+            source,
+            target,
+            self._from.sizes,
+            set(chosen) - set(self._from.manifests),
+            threads=threads,
+            check=self._check_turn,
+            has_moved_on=self._has_moved_on,
+        )
 
     @property
     def plan(self) -> CopyPlan:
         """What the copy will do."""
-        sizes = {file.path: self._size(file) for file in self._files}
+        sizes = {file.path: self._transfer.size(file) for file in self._files}
         there = [path for path, size in sizes.items() if self._to.sizes.get(path) == size]
         return CopyPlan(
             source=self._source.location,
@@ -152,7 +151,7 @@ class CopyJob:
         """
         if not self.plan.is_done:
             self._set_mark()
-            self._bring_files(progress or (lambda done, total, path: None))
+            self._transfer.bring(self._files, progress or (lambda done, total, path: None))
             self._check_newest()
             self._commit()
         return self._outcome()
@@ -207,7 +206,7 @@ class CopyJob:
     def _refusal(self, what: str) -> InvalidArgument:
         return InvalidArgument(f"Nothing was copied: {self._target.location} {what}")
 
-    # -- files ---------------------------------------------------------------------------------
+    # -- the mark of a copy under way ----------------------------------------------------------
 
     def _set_mark(self) -> None:
         if self._mark is None:
@@ -221,7 +220,7 @@ class CopyJob:
         if turn is None:
             raise self._just_begun()
         self._turn = turn
-        self._check_turn(self._mark)
+        self._check_turn()
 
     def _just_begun(self) -> Conflict:
         return Conflict(
@@ -229,8 +228,10 @@ class CopyJob:
             "one again."
         )
 
-    def _check_turn(self, mark: Mark) -> None:
+    def _check_turn(self) -> None:
         """Stop if another run has finished this copy, or has resumed it."""
+        mark = self._mark
+        assert mark is not None
         if read_mark(self._target) != mark:
             if self._turn:
                 self._target.delete(turn_path(mark.copy_id, self._turn))
@@ -242,129 +243,10 @@ class CopyJob:
                 f"Another run has resumed the copy to {self._target.location}. Let that one end."
             )
 
-    def _bring_files(self, progress: CopyProgress) -> None:
-        total, done = sum(map(self._size, self._files)), 0
-
-        def bring(file: NeededFile) -> None:
-            left = self._size(file)
-
-            def advance(count: int) -> None:
-                nonlocal left, done
-                left -= count
-                with self._lock:
-                    done += count
-                    progress(done, total, file.path)
-
-            advance(0)
-            self._bring(file, advance)
-            advance(left)
-
-        _each(self._threads, bring, self._files)
-
-    def _bring(self, file: NeededFile, advance: Callable[[int], None]) -> None:
-        """Bring a file to the target and verify it there; note versions removed meanwhile."""
-        if file.versions <= self._vanished:
-            return
-        # the listing is old: another run may have brought the file since
-        size, there = self._size(file), self._target.size(file.path)
-        if there == size and problem_of(self._target, file) is None:
-            self._count(self._kept, size)
-            return
-        if there is not None:
-            self._drop(file)
-        try:
-            is_intact = self._fetch(file, file.path, size, advance)
-        except BlobNotFound:
-            if not self._fetch_copy(file):
-                self._miss(file)
-                return
-            is_intact = True
-        if not is_intact and not self._fetch_copy(file):
-            if not file.is_copy:
-                raise self._damaged(file)
-            log.warning("%s/%s is damaged: not copied", self._source.location, file.path)
-            return
-        self._count(self._written, size)
-
-    def _fetch(
-        self, file: NeededFile, path: str, size: int, advance: Callable[[int], None]
-    ) -> bool:
-        """Write a file with the bytes of `path`; False if they are damaged."""
-        self._transfer(path, file.path, size, advance)
-        if problem_of(self._target, file) is None:
-            return True
-        self._drop(file)
-        return False
-
-    def _fetch_copy(self, file: NeededFile) -> bool:
-        """Write a missing or damaged file from its second copy, if that is intact.
-
-        A file that is missing together with all its versions was removed, and is not needed.
-        """
-        size = self._from.sizes.get(copy_path(file.path))
-        if size is None:
-            return False
-        try:
-            found = self._fetch(file, copy_path(file.path), size, lambda count: None)
-        except BlobNotFound:
-            return False
-        if found:
-            log.warning(
-                "%s/%s is damaged: its second copy was copied", self._source.location, file.path
-            )
-        return found
-
-    def _drop(self, file: NeededFile) -> None:
-        """Remove a damaged file from the target, unless another run has taken over."""
-        assert self._mark is not None
-        self._check_turn(self._mark)
-        self._target.delete(file.path)
-
-    def _transfer(
-        self, path: str, target_path: str, size: int, advance: Callable[[int], None]
-    ) -> None:
-        with self._target.open_writer(target_path) as writer:
-            for start in range(0, size, _PIECE_BYTES):
-                stop = min(start + _PIECE_BYTES, size)
-                writer.write(self._source.read_range(path, start, stop))
-                advance(stop - start)
-
-    def _miss(self, file: NeededFile) -> None:
-        """Handle a missing file: its versions were removed, or its rows were delivered."""
-        left = [v for v in file.versions if self._source.size(manifest_path(v)) is not None]
-        if not left:
-            with self._lock:
-                self._vanished |= file.versions
-        elif not file.is_copy and (not file.parts or not self._has_moved_on()):
-            raise self._damaged(file)
-
-    def _damaged(self, file: NeededFile) -> Corruption | Unavailable:
-        problem = problem_of(self._source, file)
-        if problem is None:
-            return Unavailable(
-                f"{self._target.location} does not give back {file.path} as it was written. Check "
-                "it with `holdfast doctor`, then run the copy again."
-            )
-        oldest, newest = min(file.versions), max(file.versions)
-        which = f"version {oldest}" if oldest == newest else f"versions {oldest} to {newest}"
-        return Corruption(
-            f"{self._source.location}/{file.path} is damaged: {problem}. It is part of {which}; "
-            f"{self._target.location} was not finished. `holdfast verify` says which versions are "
-            "intact: choose among them by --versions."
-        )
-
-    def _size(self, file: NeededFile) -> int:
-        return self._from.sizes.get(file.path, file.least_bytes)
-
-    def _count(self, tally: list[int], size: int) -> None:
-        with self._lock:
-            tally[0] += 1
-            tally[1] += size
-
     # -- making it a root ----------------------------------------------------------------------
 
     def _check_newest(self) -> None:
-        if self._newest in self._vanished:
+        if self._newest in self._transfer.vanished:
             raise VersionNotFound(
                 f"Retention removed version {self._newest} of {self._source.location} while it was "
                 "copied. Run the same copy again: it takes the newest version, and keeps the files "
@@ -374,7 +256,7 @@ class CopyJob:
     def _commit(self) -> None:
         """Create the manifests, oldest first; check that no file is missing; remove the mark."""
         assert self._mark is not None
-        self._check_turn(self._mark)
+        self._check_turn()
         for version in self._taken:
             self._create(version)
         self._check_whole()
@@ -386,7 +268,7 @@ class CopyJob:
 
     @property
     def _taken(self) -> list[int]:
-        return sorted(set(self._from.manifests) - self._vanished)
+        return sorted(set(self._from.manifests) - self._transfer.vanished)
 
     def _create(self, version: int) -> None:
         path, raw = manifest_path(version), self._from.raw[version]
@@ -421,7 +303,7 @@ class CopyJob:
                 raw = bytes(self._source.read(path))
             except BlobNotFound:
                 continue  # untagged meanwhile
-            if version in self._vanished or self._target.create_if_absent(path, raw):
+            if version in self._transfer.vanished or self._target.create_if_absent(path, raw):
                 continue
             if bytes(self._target.read(path)) != raw:
                 self._target.delete(path)
@@ -439,30 +321,15 @@ class CopyJob:
         return max(versions_in(self._source), default=0) > self._newest
 
     def _outcome(self) -> CopyResult:
-        taken = self._taken
+        taken, written, kept = self._taken, self._transfer.written, self._transfer.kept
         return CopyResult(
             source=self._source.location,
             target=self._target.location,
             versions=tuple(taken),
-            vanished=tuple(sorted(self._vanished)),
+            vanished=tuple(sorted(self._transfer.vanished)),
             tags={name: version for name, version in self._tags.items() if version in taken},
-            written_files=self._written[0],
-            written_bytes=self._written[1],
-            kept_files=self._kept[0],
-            kept_bytes=self._kept[1],
+            written_files=written.files,
+            written_bytes=written.size_bytes,
+            kept_files=kept.files,
+            kept_bytes=kept.size_bytes,
         )
-
-
-def _each(threads: int, work: Callable[[NeededFile], None], files: Sequence[NeededFile]) -> None:
-    """Call `work` for every file in `threads` threads; the first failure ends it."""
-    if threads == 1:
-        for file in files:
-            work(file)
-        return
-    with ThreadPoolExecutor(threads, "holdfast-copy") as pool:
-        try:
-            for _ in pool.map(work, files):
-                pass
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.backends import cache as cache_module
+from holdfast.backends import cache_folder as folder_module
 from holdfast.backends.cache import CachedStorage, cache_folder, cached
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.local import LocalStorage
@@ -199,7 +200,7 @@ def test_copies_used_longest_ago_make_room(remote: FaultyStorage, tmp_path: Path
 def test_a_copy_in_use_stays_however_long_ago_it_was_opened(
     remote: FaultyStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_module, "_TOUCH_S", 0.0)
+    monkeypatch.setattr(folder_module, "_TOUCH_S", 0.0)
     storage = CachedStorage(remote, str(tmp_path), 10 << 20)
     for number in (0, 1):
         storage.write(blob(number, "snapshot"), bytes([number]) * (1 << 20))
@@ -341,8 +342,8 @@ def test_a_full_disk_means_remote_reads_and_one_warning(
         os.write(descriptor, bytes(data)[:10])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(cache_module, "write_all", full)
-    monkeypatch.setattr(cache_module, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(folder_module, "write_all", full)
+    monkeypatch.setattr(folder_module, "_PAUSE_S", 0.0)
     monkeypatch.setattr(cache_module, "_PIECE_BYTES", 1000)
     with caplog.at_level(logging.WARNING):
         for number, size in enumerate((10, 999, 1000, 5000)):

@@ -13,8 +13,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from holdfast.backends import dynamodb
-from holdfast.backends.chunked import RootRows
 from holdfast.backends.dynamodb import DynamoDbStorage
+from holdfast.backends.root_rows import RootRows
 from holdfast.conf import StateStoreConf
 
 CHUNKS = 40

@@ -23,7 +23,8 @@ from test_state_machine import Life, live
 
 import holdfast
 from holdfast.backends import chunked
-from holdfast.backends.chunked import ChunkedStorage, RootRows
+from holdfast.backends.chunked import ChunkedStorage
+from holdfast.backends.root_rows import RootRows
 from holdfast.engine.storage import Storage
 from holdfast.errors import Conflict, HoldfastError, Unavailable
 from holdfast.testing import MakeProvider, ProviderConformance

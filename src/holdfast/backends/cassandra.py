@@ -15,13 +15,8 @@ from typing import Any
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.protocol import ServerError
 
-from holdfast.backends.chunked import (
-    BlobRow,
-    ChunkedStorage,
-    DirectoryEntry,
-    RootRows,
-    UploadRow,
-)
+from holdfast.backends.chunked import ChunkedStorage
+from holdfast.backends.root_rows import BlobRow, DirectoryEntry, RootRows, UploadRow
 from holdfast.clients import cassandra as cassandra_client
 from holdfast.clients.cassandra import (
     CassandraAddress,

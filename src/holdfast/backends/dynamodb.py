@@ -19,13 +19,8 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from holdfast.backends.chunked import (
-    BlobRow,
-    ChunkedStorage,
-    DirectoryEntry,
-    RootRows,
-    UploadRow,
-)
+from holdfast.backends.chunked import ChunkedStorage
+from holdfast.backends.root_rows import BlobRow, DirectoryEntry, RootRows, UploadRow
 from holdfast.clients.aws import code_of, title_of
 from holdfast.clients.dynamodb import (
     BUSY_REASONS,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from holdfast.engine.partition.bounds import Bounds
 from holdfast.engine.partition.ranges import index_number, range_pieces, row_pairs
 from holdfast.engine.partition.reader import PartitionReader, rows_table
 from holdfast.engine.partition.rows import Rows
-from holdfast.engine.partition.stack import Bounds
 from holdfast.engine.partition.writer import PartitionWriter
 from holdfast.engine.versions.commit import PreparedPartition
 from holdfast.errors import Closed, IllegalState, InvalidArgument

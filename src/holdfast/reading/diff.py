@@ -17,10 +17,11 @@ from holdfast.engine.arrays import Index, Mask
 from holdfast.engine.files.blocks import BadSegment
 from holdfast.engine.files.manifest import SegmentRef
 from holdfast.engine.files.segment import Segment
+from holdfast.engine.partition.bounds import Bounds
 from holdfast.engine.partition.columns import equal
 from holdfast.engine.partition.reader import PartitionReader
 from holdfast.engine.partition.rows import Rows
-from holdfast.engine.partition.stack import Bounds, KeyMatches, SegmentStack
+from holdfast.engine.partition.stack import KeyMatches, SegmentStack
 from holdfast.reading.evolution import fit_columns
 from holdfast.reading.model import Change, ChangeKind
 from holdfast.types import MapType, RowCodec, Schema

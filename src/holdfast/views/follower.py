@@ -13,7 +13,7 @@ import pyarrow as pa
 from holdfast import schemes
 from holdfast.backends.locations import check_database_address, loaded
 from holdfast.engine.files.manifest import Manifest
-from holdfast.engine.partition.stack import Bounds
+from holdfast.engine.partition.bounds import Bounds
 from holdfast.engine.statestore import EngineReadStateStore
 from holdfast.errors import InvalidArgument, VersionNotFound
 from holdfast.views.view import BegunVersion, ChangeCounts, View, ViewProgress, ViewSpec

@@ -14,8 +14,9 @@ from holdfast.engine.files.extent import BlobExtent, BufferExtent, Extent
 from holdfast.engine.files.filenames import copy_path
 from holdfast.engine.files.manifest import PartitionEntry, SegmentRef
 from holdfast.engine.files.segment import Layout, Segment
+from holdfast.engine.partition.bounds import Bounds
 from holdfast.engine.partition.chunk_cache import ChunkShare
-from holdfast.engine.partition.stack import Bounds, SegmentStack, Source
+from holdfast.engine.partition.stack import SegmentStack, Source
 from holdfast.engine.storage import BlobNotFound, Storage, TooLarge
 from holdfast.errors import Corruption
 

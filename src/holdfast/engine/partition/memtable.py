@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from holdfast.engine.arrays import Mask
 from holdfast.engine.files.segment import MemorySegment
+from holdfast.engine.partition.bounds import Bounds
 from holdfast.engine.partition.rows import NEVER, Rows, merge_rows, sort_rows
 from holdfast.engine.partition.shape import StoreShape
-from holdfast.engine.partition.stack import Bounds, SegmentStack
+from holdfast.engine.partition.stack import SegmentStack
 from holdfast.errors import InvalidArgument
 from holdfast.types import MOST_COLUMN_BYTES
 

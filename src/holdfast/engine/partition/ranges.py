@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.engine.arrays import Mask
+from holdfast.engine.partition.bounds import IndexRange
 from holdfast.engine.partition.reader import PartitionReader
 from holdfast.engine.partition.rows import NEVER, Rows, index_numbers
 from holdfast.engine.partition.shape import StoreShape
-from holdfast.engine.partition.stack import IndexRange
 from holdfast.errors import InvalidArgument
 from holdfast.store import RowPair
 from holdfast.types import RowCodec, parse_schema

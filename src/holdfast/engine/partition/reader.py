@@ -11,11 +11,12 @@ import pyarrow as pa
 from holdfast.engine.arrays import Hashes, Mask
 from holdfast.engine.files.blocks import BadSegment
 from holdfast.engine.hashing.spark_hash import KeyHasher
+from holdfast.engine.partition.bounds import Bounds, IndexRange
 from holdfast.engine.partition.chain import Chain
 from holdfast.engine.partition.columns import canonical_column, equal
 from holdfast.engine.partition.rows import NEVER, Rows
 from holdfast.engine.partition.shape import StoreShape
-from holdfast.engine.partition.stack import Bounds, IndexRange, SegmentStack
+from holdfast.engine.partition.stack import SegmentStack
 from holdfast.errors import InvalidArgument, Unavailable
 from holdfast.reserved import FOUND, HASH
 from holdfast.types import as_table, columns_of, one_array

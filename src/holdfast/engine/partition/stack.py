@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +13,8 @@ import pyarrow as pa
 from holdfast.engine.arrays import Hashes, Index, Mask
 from holdfast.engine.files.hash_filter import HashFilter, Tops, tops
 from holdfast.engine.files.segment import Layout, Zone
-from holdfast.engine.partition.columns import gather, take, valid_mask
+from holdfast.engine.partition.bounds import Bounds, IndexRange
+from holdfast.engine.partition.columns import gather, take
 from holdfast.engine.partition.rows import NEVER, Rows, index_numbers, merge_rows
 from holdfast.types import RowCodec
 
@@ -41,38 +42,6 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What every read hides: an index at or below `evict`, an expiry at or below `expire`.
-
-    A watermark only grows, so one number in the manifest removes any number of rows. Nothing is
-    written for them, and their bytes go with the next merge.
-
-    The newest row of a key is chosen first, and the bounds apply to that row. In the other order an
-    expired row would vanish and an older row of its key come back.
-    """
-
-    evict: int | None = None
-    expire: int | None = None
-
-    def live(self, rows: Rows, at: Index | slice, layout: Layout) -> Mask | None:
-        """Which of some rows are part of the state; None when all are."""
-        live: Mask | None = None
-        if rows.dead is not None:
-            live = ~rows.dead[at]
-        if self.evict is not None and layout.index is not None:
-            numbers = index_numbers(rows.keys[layout.index])
-            if numbers is not None:
-                live = _and(live, numbers[at] > self.evict)
-        if self.expire is not None and rows.expires is not None:
-            live = _and(live, rows.expires[at] > self.expire)
-        return live
-
-
-def _and(left: Mask | None, right: Mask) -> Mask:
-    return right if left is None else left & right
-
-
-@dataclass(frozen=True, slots=True)
 class KeyMatches:
     """Where wanted keys were found: chunks, in each the rows `at` for the wanted numbers `to`."""
 
@@ -92,30 +61,6 @@ class KeyMatches:
             gather([(rows.value(i), at, to) for rows, at, to in self.parts], kind, self.wanted)
             for i, kind in enumerate(layout.values.types)
         ]
-
-
-@dataclass(frozen=True, slots=True)
-class IndexRange:
-    """Index numbers low..high, both inclusive."""
-
-    low: int = _LOWEST
-    high: int = NEVER
-
-    def misses(self, zone: Zone) -> bool:
-        """Whether no row of that zone lies in the range."""
-        return zone.index_max < self.low or zone.index_min > self.high
-
-    def cut(self, rows: Rows, layout: Layout) -> Rows:
-        """The rows inside the range."""
-        assert layout.index is not None
-        numbers = index_numbers(rows.keys[layout.index])
-        if numbers is None:
-            return rows
-        inside = (numbers >= self.low) & (numbers <= self.high)
-        valid = valid_mask(rows.keys[layout.index])
-        if valid is not None:
-            inside &= valid
-        return rows.where(inside)
 
 
 class SegmentStack:
@@ -418,13 +363,3 @@ def _find(
             to = rest[low:high][which]
         if len(which):
             yield rows, at, to
-
-
-def with_bound(bounds: Bounds, *, evict: int | None = None, expire: int | None = None) -> Bounds:
-    """`bounds` raised; a bound never steps back."""
-    raised = bounds
-    if evict is not None and (bounds.evict is None or evict > bounds.evict):
-        raised = replace(raised, evict=evict)
-    if expire is not None and (bounds.expire is None or expire > bounds.expire):
-        raised = replace(raised, expire=expire)
-    return raised

@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from holdfast.engine.arrays import Hashes, Index, Mask
 from holdfast.engine.files.segment import MemorySegment
+from holdfast.engine.partition.bounds import Bounds, with_bound
 from holdfast.engine.partition.chain import Chain
 from holdfast.engine.partition.columns import take
 from holdfast.engine.partition.memtable import Memtable
 from holdfast.engine.partition.reader import PartitionReader, own_column
 from holdfast.engine.partition.rows import NEVER, Rows, sort_rows
 from holdfast.engine.partition.shape import StoreShape
-from holdfast.engine.partition.stack import Bounds, KeyMatches, SegmentStack, with_bound
+from holdfast.engine.partition.stack import KeyMatches, SegmentStack
 from holdfast.errors import InvalidArgument
 from holdfast.reserved import DEAD, EXPIRES, FOUND
 from holdfast.types import as_table, columns_of, one_array, parts_of

@@ -78,7 +78,7 @@ MUTATIONS: dict[tuple[str, Theme], list[Patch]] = {
     ],
     ("what a sink has is not synced", Theme.DISK): [(local_names, "_sync", lambda path: None)],
     ("a plan is synced before the files that it names", Theme.DISK): [
-        (local_names, "make_durable", lambda folder, names: None),
+        (local_names, "sync_files", lambda folder, names: None),
     ],
     ("the names of what was written are not synced", Theme.DISK): [
         (local, "sync_directory", lambda directory: None),

@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 from cases import CASES
@@ -101,8 +102,8 @@ def test_runs_meet_what_they_are_meant_to_meet() -> None:
         "Initializing",
     }  # fmt: skip
     seen: Counter[str] = Counter()
-    for seed in range(80):
-        scenario = Scenario(Decisions(seed), tuple(Theme)[seed % len(Theme)])
+    for seed, theme in product(range(16), Theme):
+        scenario = Scenario(Decisions(seed), theme)
         scenario.run()
         log = "\n".join(scenario.world.scheduler.log)
         seen.update(what for what in wanted if what in log)

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import Unavailable
 from holdfast.spark.interop import local_names
-from holdfast.spark.interop.local_names import link_if_absent, make_durable
+from holdfast.spark.interop.local_names import link_if_absent, sync_files
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_files_written_aside_are_durable_with_the_folders_between(
     for name in ("part-0", "k=1/part-1", "k=2/j=3/part-2"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("rows")
-    make_durable(str(tmp_path), ["part-0", "k=1/part-1", "k=2/j=3/part-2"])
+    sync_files(str(tmp_path), ["part-0", "k=1/part-1", "k=2/j=3/part-2"])
     assert calls[:3] == ["fsync part-0", "fsync part-1", "fsync part-2"]
     assert sorted(calls[3:]) == sorted(
         [f"fsync {tmp_path.name}", "fsync k=1", "fsync k=2", "fsync j=3"]
@@ -91,4 +91,4 @@ def test_a_disk_that_cannot_sync_is_used_and_one_that_fails_is_not(
         link_if_absent(str(source), str(target))
     assert not target.exists()
     with pytest.raises(Unavailable, match="to the disk for good"):
-        make_durable(str(tmp_path), ["part"])
+        sync_files(str(tmp_path), ["part"])

@@ -262,7 +262,7 @@ class DiskFiles(SimulatedFiles):
             self.delete(temporary)
 
     def make_durable(self, location: str, names: Sequence[str]) -> None:
-        local_names.make_durable(self.path(location), names)
+        local_names.sync_files(self.path(location), names)
 
     def rename_if_absent(self, source: str, target: str) -> bool:
         old, new = self.path(source), self.path(target)

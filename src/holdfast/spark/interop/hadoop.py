@@ -123,7 +123,7 @@ def make_durable(session: SparkSession, location: str, names: Sequence[str]) -> 
     """Have files below a folder survive a power failure, if they are on the local disk."""
     _, folder = _path(session, location)
     if folder.toUri().getScheme() == "file":
-        local_names.make_durable(str(folder.toUri().getPath()), names)
+        local_names.sync_files(str(folder.toUri().getPath()), names)
 
 
 def create_if_absent(session: SparkSession, location: str, text: str) -> bool:

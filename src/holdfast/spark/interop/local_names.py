@@ -19,7 +19,7 @@ _NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.E
 """What a file system answers that cannot sync; it may keep files all the same."""
 
 
-def make_durable(folder: str, names: Iterable[str]) -> None:
+def sync_files(folder: str, names: Iterable[str]) -> None:
     """Have files below a folder, and their names in it, survive a power failure.
 
     Raises Unavailable if the disk fails.

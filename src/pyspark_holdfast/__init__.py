@@ -1,4 +1,4 @@
-"""`spark.read.format("holdfast")`: the state of a stream as a DataFrame.
+"""`spark.read.format("holdfast")`: the state of a stream as a DataFrame, its changes as a stream.
 
 Spark finds the source by the name of this package, and imports it before the first read of any
 kind. So this module loads nothing large.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """The data source `holdfast`: state, changes, or a list of stores or versions."""
+    """The data source `holdfast`: state, changes, or a list of stores or versions.
+
+    Changes are read in a batch or as a stream.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -27,6 +30,9 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return self._kind().reader(schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return self._kind().stream_reader(schema)
 
     def _kind(self) -> ReadKind:
         from pyspark_holdfast.options import ReadOptions

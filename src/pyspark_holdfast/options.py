@@ -11,8 +11,9 @@ from holdfast.errors import InvalidArgument
 _NAMES = (
     "path", "version", "operatorId", "storeName", "stateVarName", "readChangeFeed",
     "changeStartVersion", "changeEndVersion", "columns", "metadata",
-    "pushFilters",
+    "pushFilters", "startingVersion", "maxVersionsPerTrigger",
 )  # fmt: skip
+EARLIEST, LATEST = "earliest", "latest"
 _METADATA = {"true": "stores", "stores": "stores", "versions": "versions", "false": None}
 
 
@@ -30,6 +31,10 @@ class ReadOptions:
     columns: tuple[str, ...] | None
     metadata: str | None
     push_filters: bool
+    starting: int | str
+    """Where a stream of changes starts: a version, EARLIEST or LATEST."""
+    most: int | None
+    """How many versions a batch of such a stream has at most."""
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     """How to reach a root on S3 or in a database; may hold credentials."""
 
@@ -59,6 +64,8 @@ class ReadOptions:
             columns=_columns(found),
             metadata=_metadata(found),
             push_filters=_flag(found, "pushFilters"),
+            starting=_starting(found),
+            most=_number(found, "maxVersionsPerTrigger"),
             storage={name: found[name] for name in reaching if name in found},
         )
         options._check_feed()
@@ -72,17 +79,46 @@ class ReadOptions:
                 raise InvalidArgument(
                     "changeStartVersion and changeEndVersion need readChangeFeed=true."
                 )
+            if self._is_for_stream:
+                raise InvalidArgument(
+                    "startingVersion and maxVersionsPerTrigger need readChangeFeed=true."
+                )
             return
         if self.version is not None or self.metadata is not None:
             raise InvalidArgument(
                 "A change feed goes from changeStartVersion to changeEndVersion; leave out version "
                 "and metadata."
             )
-        if self.start is None:
-            raise InvalidArgument("readChangeFeed needs changeStartVersion, the first to read.")
-        if self.end is not None and self.end < self.start:
+        if self.most == 0:
+            raise InvalidArgument("maxVersionsPerTrigger must be 1 or above.")
+        if self.end is not None and self.start is not None and self.end < self.start:
             raise InvalidArgument(
                 f"changeEndVersion {self.end} is before changeStartVersion {self.start}."
+            )
+
+    @property
+    def _is_for_stream(self) -> bool:
+        return self.starting != EARLIEST or self.most is not None
+
+    def check_range(self) -> None:
+        """Raise InvalidArgument unless the options say which changes to read in a batch."""
+        if self.start is None:
+            raise InvalidArgument(
+                "readChangeFeed needs changeStartVersion, the first to read. With spark.readStream "
+                "the option is startingVersion."
+            )
+        if self._is_for_stream:
+            raise InvalidArgument(
+                "startingVersion and maxVersionsPerTrigger are for spark.readStream; leave them "
+                "out."
+            )
+
+    def check_stream(self) -> None:
+        """Raise InvalidArgument unless the options fit a stream of changes."""
+        if self.start is not None or self.end is not None:
+            raise InvalidArgument(
+                "A stream of changes starts at startingVersion and has no end; leave out "
+                "changeStartVersion and changeEndVersion."
             )
 
 
@@ -102,6 +138,17 @@ def _number(found: Mapping[str, str], name: str) -> int | None:
         return None
     if not (text.isascii() and text.isdecimal()):
         raise InvalidArgument(f"{name} must be a whole number, 0 or above, not {text!r}.")
+    return int(text)
+
+
+def _starting(found: Mapping[str, str]) -> int | str:
+    text = found.get("startingversion", EARLIEST)
+    if text.lower() in (EARLIEST, LATEST):
+        return text.lower()
+    if not (text.isascii() and text.isdecimal()):
+        raise InvalidArgument(
+            f"startingVersion must be a version's number, {EARLIEST} or {LATEST}, not {text!r}."
+        )
     return int(text)
 
 

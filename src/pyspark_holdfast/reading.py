@@ -1,4 +1,4 @@
-"""Readers of state and changes, with one input partition for each partition of the store."""
+"""Readers of state, with one input partition for each partition of the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from holdfast.errors import VersionNotFound
 from holdfast.reading import InspectedStore, Root, choose_store, open_root
 from holdfast.store import Row
 from pyspark_holdfast.options import ReadOptions
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark_holdfast.filters import KeyFilters
 
-_ROWS_PER_BATCH = 64 * 1024
+ROWS_PER_BATCH = 64 * 1024
 
 
 @dataclass
@@ -44,6 +43,12 @@ class StatePartition(InputPartition):
         return root.store(self.operator, self.store, self.partition)
 
 
+def opened(options: ReadOptions) -> tuple[Root, InspectedStore]:
+    """The root as it is now, and the store that the options choose."""
+    root = open_root(options.path, options.operator, options.store, options=options.storage)
+    return root, choose_store(root, options.operator, options.store)
+
+
 class StateReader(DataSourceReader):
     """Every key with its value at one version, fixed when the query is planned."""
 
@@ -53,7 +58,7 @@ class StateReader(DataSourceReader):
         self._filters: KeyFilters | None = None
 
     def partitions(self) -> list[InputPartition]:
-        root, store = self._opened()
+        root, store = opened(self._options)
         version = root.resolve(self._options.version)
         indexes = [entry.index for entry in store.entries(version)]
         keys = prefixes = None
@@ -79,11 +84,6 @@ class StateReader(DataSourceReader):
             for index in indexes
         ]
 
-    def _opened(self) -> tuple[Root, InspectedStore]:
-        options = self._options
-        root = open_root(options.path, options.operator, options.store, options=options.storage)
-        return root, choose_store(root, options.operator, options.store)
-
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, StatePartition):
             return  # Spark's own partition, if none was left
@@ -91,8 +91,8 @@ class StateReader(DataSourceReader):
         store = partition.open()
         (version,) = partition.versions
         for table in self._tables(store, version, partition):
-            for batch in table.to_batches(max_chunksize=_ROWS_PER_BATCH):
-                yield _shaped(target, batch, partition.partition)
+            for batch in table.to_batches(max_chunksize=ROWS_PER_BATCH):
+                yield shaped(target, batch, partition.partition)
 
     def _tables(
         self, store: InspectedStore, version: int, partition: StatePartition
@@ -119,66 +119,17 @@ class FilteredStateReader(StateReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         from pyspark_holdfast.filters import KeyFilters  # PySpark 4.0 has no filters
 
-        self._filters = KeyFilters.of(filters, self._opened()[1].key_schema)
+        self._filters = KeyFilters.of(filters, opened(self._options)[1].key_schema)
         return filters
 
 
-class ChangeReader(StateReader):
-    """Reads what each version of a range wrote."""
-
-    def partitions(self) -> list[InputPartition]:
-        root, store = self._opened()
-        places: dict[int, list[int]] = {}
-        for version in self._versions(root):
-            for index in _indexes(root, store, version):
-                places.setdefault(index, []).append(version)
-        return [
-            StatePartition(
-                root.location,
-                store.operator,
-                store.name,
-                index,
-                tuple(versions),
-                storage=self._options.storage,
-            )
-            for index, versions in sorted(places.items())
-        ]
-
-    def _versions(self, root: Root) -> range:
-        start, end = self._options.start or 0, self._options.end
-        last = root.versions[-1]
-        wanted = range(start, (last if end is None else end) + 1)
-        if not wanted or not set(wanted) <= set(root.versions):
-            raise VersionNotFound(
-                f"{root.location} has versions {root.versions[0]} to {last}, not all of {start} to "
-                f"{last if end is None else end}: they were never committed, or retention has "
-                "removed them. option('metadata', 'versions') lists those there are."
-            )
-        return wanted
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, StatePartition):
-            return
-        target = to_arrow_schema(self._schema, timezone="UTC")
-        store = partition.open()
-        for version in partition.versions:
-            for table, gone in store.at(version).changes():
-                kinds = pc.if_else(gone, "delete", "update")
-                table = table.append_column("_gone", gone).append_column("_kind", kinds)
-                for batch in table.to_batches(max_chunksize=_ROWS_PER_BATCH):
-                    yield _shaped(target, batch, partition.partition, version)
-
-
-def _indexes(root: Root, store: InspectedStore, version: int) -> list[int]:
-    """The partitions of a store at a version; none if it was added later."""
-    entry = root.manifest(version).operators.get(store.operator, {}).get(store.name)
-    return [] if entry is None else [part.index for part in entry.partitions]
-
-
-def _shaped(
+def shaped(
     target: pa.Schema, batch: pa.RecordBatch, partition: int, version: int | None = None
 ) -> pa.RecordBatch:
-    """Rows with exactly the columns and types that Spark expects."""
+    """Rows with exactly the columns and types that Spark expects.
+
+    Rows of a change feed have the columns `_kind` and `_gone` as well.
+    """
     size = batch.num_rows
     columns = []
     for wanted in target:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
+from functools import cached_property, partial
 
-from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import (
     IntegerType,
     LongType,
@@ -17,9 +17,10 @@ from pyspark.sql.types import (
 from holdfast.errors import InvalidArgument
 from holdfast.reading import InspectedStore, Root, choose_store, open_root
 from holdfast.types import Schema
+from pyspark_holdfast.changes import ChangeReader, ChangeStreamReader
 from pyspark_holdfast.listing import ListingReader, listing_schema
 from pyspark_holdfast.options import ReadOptions
-from pyspark_holdfast.reading import ChangeReader, FilteredStateReader, StateReader
+from pyspark_holdfast.reading import FilteredStateReader, StateReader
 
 
 def kind_of(options: ReadOptions) -> ReadKind:
@@ -42,6 +43,13 @@ class ReadKind(ABC):
     @abstractmethod
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of the rows."""
+
+    def stream_reader(self, schema: StructType) -> DataSourceStreamReader:
+        """The reader of the rows as a stream."""
+        raise InvalidArgument(
+            "Only changes can be read as a stream: set the option readChangeFeed to true. The "
+            "state of a version, and lists of stores and versions, are read with spark.read."
+        )
 
     def _check(self, schema: StructType) -> None:
         own = self.schema()
@@ -109,7 +117,18 @@ class _Changes(_State):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check(schema)
+        self.options.check_range()
         return ChangeReader(self.options, schema)
+
+    def stream_reader(self, schema: StructType) -> DataSourceStreamReader:
+        self._check(schema)
+        self.options.check_stream()
+        return ChangeStreamReader(self.options, schema, partial(_change_columns, self.options))
+
+
+def _change_columns(options: ReadOptions) -> StructType:
+    """The columns of a change feed as the root has them now."""
+    return _Changes(options).schema()
 
 
 def _spark_type(schema: Schema) -> StructType:

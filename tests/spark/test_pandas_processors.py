@@ -52,6 +52,22 @@ def test_a_dataframe_has_as_many_rows_as_in_spark(
         assert result(stateful(rows)) == result(rows)
 
 
+def test_a_stream_runs_where_the_rows_of_a_batch_have_no_limit(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_batches(tmp_path / "in", seed=5, batches=1)
+
+    def pipeline(frame: Any) -> Any:
+        grouped = frame.groupBy("id")
+        return grouped.transformWithStateInPandas(Totals(), OUTPUT, "Update", "None")
+
+    limited = run(spark, tmp_path / "in", tmp_path / "a", pipeline, "update", native=False)
+    with settings(spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "-1"}):
+        free = run(spark, tmp_path / "in", tmp_path / "b", pipeline, "update", native=False)
+    assert free == limited
+    assert free
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

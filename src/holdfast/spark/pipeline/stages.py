@@ -15,6 +15,7 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.spark.interop import seam
+from holdfast.spark.operators.frame_limits import frame_limits
 from holdfast.spark.operators.operator import LATE, Operator
 from holdfast.spark.pipeline.flow import EventTime, Flow, Stage
 from holdfast.spark.pipeline.templates import Template
@@ -111,7 +112,13 @@ class OutputFrames:
     def at_hand(self, session: SparkSession, reader: OutboxReader) -> DataFrame:
         """Rows that came with the tasks' results: Spark has no job to run for them."""
         table = reader.table()
-        return session.createDataFrame([] if table is None else table, self.schema)
+        try:
+            return session.createDataFrame([] if table is None else table, self.schema)
+        except ValueError:
+            if frame_limits(session).rows > 0:
+                raise
+            # PySpark fails to cut a table into batches of any size, which such a setting means.
+            return self.by_tasks(session, reader)
 
     def by_tasks(self, session: SparkSession, reader: OutboxReader | StoredOutput) -> DataFrame:
         """Rows read by tasks, one for each partition."""

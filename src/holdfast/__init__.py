@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.reading import read_state as read
     from holdfast.registry import StateStores
     from holdfast.spark import addListener, removeListener, stateful
+    from holdfast.spark import query_manager as streams
     from holdfast.standalone import VersionedStore
     from holdfast.standalone import open_versioned_store as open  # noqa: A004 - the name is holdfast.open
     from holdfast.store import (
@@ -83,6 +84,7 @@ __all__ = [
     "read",
     "removeListener",
     "stateful",
+    "streams",
 ]
 
 _LAZY = {
@@ -102,12 +104,16 @@ _LAZY = {
     "read": "reading:read_state",
     "removeListener": "spark",
     "stateful": "spark",
+    # Not `spark:query_manager`: importing the package of this name would replace it.
+    "streams": "",
 }
 
 
 def _loaded(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    if not _LAZY[name]:
+        return importlib.import_module(f"holdfast.{name}")
     module, _, attribute = _LAZY[name].partition(":")
     found = getattr(importlib.import_module(f"holdfast.{module}"), attribute or name)
     globals()[name] = found

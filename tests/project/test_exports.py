@@ -14,7 +14,7 @@ def test_public_names_are_these_and_all_exist() -> None:
         "StateStoreConf", "StateStoreCustomMetric", "StateStoreId", "StateStoreMetrics",
         "StateStoreProvider", "StateStoreProviderId", "StateStores", "Unavailable",
         "VersionInfo", "VersionNotFound", "VersionedStore", "addListener", "open", "read",
-        "removeListener", "stateful",
+        "removeListener", "stateful", "streams",
     ]  # fmt: skip
     assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)
 

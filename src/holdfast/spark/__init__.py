@@ -2,6 +2,15 @@
 
 from holdfast.spark.frame import StatefulDataFrame, stateful
 from holdfast.spark.monitoring.listeners import addListener, removeListener
+from holdfast.spark.running.manager import QueryManager, query_manager
 from holdfast.spark.running.query import StatefulQuery
 
-__all__ = ["StatefulDataFrame", "StatefulQuery", "addListener", "removeListener", "stateful"]
+__all__ = [
+    "QueryManager",
+    "StatefulDataFrame",
+    "StatefulQuery",
+    "addListener",
+    "query_manager",
+    "removeListener",
+    "stateful",
+]

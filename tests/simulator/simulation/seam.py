@@ -24,6 +24,9 @@ class Sessions:
     def own_session(self, session: Session, partitions: int) -> Session:
         return session
 
+    def session_key(self, session: Session) -> str:
+        return "session"
+
     def application_setting(self, session: Session, name: str) -> str | None:
         return None
 

@@ -16,7 +16,12 @@ _OF_SESSIONS = ("_jsparkSession",)
 _OF_CONTEXTS = ("_jvm", "_jsc", "_gateway", "_conf", "_temp_dir")
 _REQUIRED: dict[str, tuple[str, ...]] = {
     f"{_SQL}.classic.Dataset": ("toArrowBatchRdd", "ofRows", "queryExecution", "logicalPlan"),
-    f"{_SQL}.classic.SparkSession": ("cloneSession", "sessionState", "parseDataType"),
+    f"{_SQL}.classic.SparkSession": (
+        "cloneSession",
+        "sessionState",
+        "sessionUUID",
+        "parseDataType",
+    ),
     f"{_SQL}.classic.ExpressionUtils": ("column",),
     f"{_SQL}.classic.RelationalGroupedDataset": ("applyInPandasWithState",),
     f"{_SQL}.errors.QueryCompilationErrors": (),

@@ -38,6 +38,12 @@ class Sessions(Protocol):
         session says about Arrow does not change what its bytes of Arrow mean.
         """
 
+    def is_classic(self, session: SparkSession) -> bool:
+        """Whether a session is a classic one, not of Spark Connect."""
+
+    def session_key(self, session: SparkSession) -> str:
+        """What is the same for all of Python's objects of one session, and of no other."""
+
     def application_setting(self, session: SparkSession, name: str) -> str | None:
         """A setting of the application, None where nobody made it."""
 

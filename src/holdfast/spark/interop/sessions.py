@@ -34,6 +34,16 @@ def own_session(session: SparkSession, partitions: int) -> SparkSession:
     return SparkSession(session.sparkContext, java_session)
 
 
+def is_classic(session: SparkSession) -> bool:
+    """Whether a session is a classic one, not of Spark Connect."""
+    return hasattr(session, "_jsparkSession")
+
+
+def session_key(session: SparkSession) -> str:
+    """What is the same for all of Python's objects of one session, and of no other."""
+    return str(session._jsparkSession.sessionUUID())
+
+
 def application_setting(session: SparkSession, name: str) -> str | None:
     """A setting of the application, None where nobody made it.
 

@@ -72,15 +72,22 @@ class Listeners:
 
 
 _of_all_queries = Listeners()
+_of_sessions: dict[str, Listeners] = {}
+
+
+def listeners_of(session: str) -> Listeners:
+    """The listeners of a session's queries, by the session's key."""
+    return _of_sessions.setdefault(session, Listeners())
 
 
 def addListener(listener: StreamingQueryListener) -> None:
     """Call `listener` for every stateful query of this process, also those already running.
 
-    `listener` is a pyspark.sql.streaming.StreamingQueryListener; Spark's own `addListener` knows
-    nothing of Holdfast's versions. Its methods are called on a thread of the query, in order, and
-    what they raise is logged. Adding it again changes nothing. Raises InvalidArgument if it is no
-    StreamingQueryListener.
+    `holdfast.streams(spark).addListener` is for the queries of one session, and calls the listener
+    for Spark's own as well; add a listener to one of the two. `listener` is a
+    pyspark.sql.streaming.StreamingQueryListener. Its methods are called on a thread of the query,
+    in order, and what they raise is logged. Adding it again changes nothing. Raises
+    InvalidArgument if it is no StreamingQueryListener.
     """
     _of_all_queries.add(listener)
 
@@ -113,14 +120,21 @@ class AnnouncedQuery(Protocol):
 class Announcer:
     """Calls the listeners of one query in order, on a separate thread.
 
-    `own` are the query's listeners; those of `addListener` are called as well. Events are computed
+    `own` are the query's listeners, `shared` those of its session; those of `addListener` are
+    called as well. Events are computed
     only while there are listeners, because that asks Spark. If listeners are too slow, the oldest
     waiting progress is dropped.
     """
 
-    def __init__(self, query: AnnouncedQuery, own: Listeners, idle_interval_s: float) -> None:
+    def __init__(
+        self,
+        query: AnnouncedQuery,
+        own: Listeners,
+        idle_interval_s: float,
+        shared: Listeners | None = None,
+    ) -> None:
         self._query = query
-        self._own = own
+        self._audiences = (_of_all_queries, shared or Listeners(), own)
         self._idle_interval_s = idle_interval_s
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], dict[str, Any]]] = deque()
@@ -162,7 +176,7 @@ class Announcer:
 
     @property
     def _has_listeners(self) -> bool:
-        return bool(_of_all_queries) or bool(self._own)
+        return any(self._audiences)
 
     def _warn_of_slowness(self) -> None:
         if not self._has_dropped:
@@ -203,8 +217,8 @@ class Announcer:
         return is_idle
 
     def _tell(self, method: str, event: Any) -> None:
-        _of_all_queries.tell(method, event)
-        self._own.tell(method, event)
+        for listeners in self._audiences:
+            listeners.tell(method, event)
 
     def _facts(self) -> dict[str, Any]:
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -31,10 +31,11 @@ class _Entry:
 
 
 class Watch:
-    """Follows one query."""
+    """Follows one query; `shared` are the listeners of its session."""
 
-    def __init__(self, conf: StateStoreConf) -> None:
+    def __init__(self, conf: StateStoreConf, shared: Listeners) -> None:
         self.listeners = Listeners()
+        self._shared = shared
         self.metrics = QueryMetrics()
         self._conf = conf
         self._entries: deque[_Entry] = deque(maxlen=_PROGRESS_KEPT)
@@ -54,9 +55,8 @@ class Watch:
         self.metrics.query = self._name
         if self._conf.progress:
             self._line = open_line()
-        self._announcer = Announcer(
-            self, self.listeners, seam.queries.idle_interval_ms(inner.current) / 1000
-        )
+        idle_interval_s = seam.queries.idle_interval_ms(inner.current) / 1000
+        self._announcer = Announcer(self, self.listeners, idle_interval_s, self._shared)
 
     def progressed(self, progress: dict[str, Any], batch_id: int | None) -> None:
         """A version was delivered."""

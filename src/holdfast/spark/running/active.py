@@ -1,11 +1,11 @@
-"""The stateful queries of this application, by checkpoint: one at a time may run on each."""
+"""The stateful queries of this application: one at a time on each checkpoint, and by session."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,6 +19,11 @@ Take = Callable[[DataFrame, int], None]
 
 class Run(Protocol):
     """A run of a query."""
+
+    @property
+    def id(self) -> str:
+        """What Spark calls the query."""
+        ...
 
     @property
     def isActive(self) -> bool:
@@ -43,9 +48,13 @@ class PendingRun:
     """Stands for a run in its place until it is there, and passes everything on to it.
 
     Whoever wants something of a run that is being started waits until it is, or has failed to.
+    `session` is the key of its session, and `find_id` gives the query's id from its checkpoint
+    once Spark has written it there.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, session: str, find_id: Callable[[], str | None]) -> None:
+        self.session = session
+        self._find_id = find_id
         self._settled = threading.Event()
         self._run: Run | None = None
         self._take: Take | None = None
@@ -60,6 +69,21 @@ class PendingRun:
         """The run did not come to start."""
         self._error = error
         self._settled.set()
+
+    @property
+    def query(self) -> Any | None:
+        """The run as its user sees it; None before it has started, and where it failed to."""
+        return self._run
+
+    def is_starting_as(self, query_id: str) -> bool:
+        """Whether it is being started as the query of an id."""
+        if self._settled.is_set():
+            return False
+        try:
+            return self._find_id() == query_id
+        except Exception:  # whatever hides the id: the start itself will tell
+            log.debug("The id of a starting query could not be read", exc_info=True)
+            return False
 
     def take(self, batch: DataFrame, batch_id: int) -> None:
         """Pass a batch of Spark's on, which may be there before the run."""
@@ -95,11 +119,11 @@ class PendingRun:
             self._run.finish()
 
 
-_runs: dict[str, Run] = {}
+_runs: dict[str, PendingRun] = {}
 _lock = threading.Lock()
 
 
-def take_place(session: SparkSession, checkpoint: str, run: Run) -> None:
+def take_place(session: SparkSession, checkpoint: str, run: PendingRun) -> None:
     """Make a run the one of its checkpoint, by Spark's rule for a query that is started twice.
 
     An earlier run that is over but not at its end yet is waited for. One that is active is
@@ -127,8 +151,64 @@ def take_place(session: SparkSession, checkpoint: str, run: Run) -> None:
         _runs[checkpoint] = run
 
 
-def leave_place(checkpoint: str, run: Run) -> None:
+def leave_place(checkpoint: str, run: PendingRun) -> None:
     """Forget a run that has ended."""
     with _lock:
         if _runs.get(checkpoint) is run:
             del _runs[checkpoint]
+
+
+# -- by session ----------------------------------------------------------------------------------
+
+_MOST_KNOWN = 10_000
+_known_ids: dict[str, None] = {}
+"""Spark's ids of stateful queries, the newest last: Spark may tell of one after its end."""
+_ends: dict[str, BaseException | None] = {}
+"""By session, what ended a query that has ended, if any has."""
+
+
+def note_id(query_id: str) -> None:
+    """Take note that Spark's query of an id is under a stateful one."""
+    with _lock:
+        _known_ids.pop(query_id, None)
+        _known_ids[query_id] = None
+        while len(_known_ids) > _MOST_KNOWN:
+            del _known_ids[next(iter(_known_ids))]
+
+
+def is_stateful(query_id: str) -> bool:
+    """Whether Spark's query of an id is under a stateful one, also one that is over."""
+    with _lock:
+        if query_id in _known_ids:
+            return True
+        runs = list(_runs.values())
+    return any(run.is_starting_as(query_id) for run in runs)
+
+
+def running(session: str) -> list[Any]:
+    """The queries of a session whose end is not noted yet, as their users see them."""
+    with _lock:
+        runs = [run for run in _runs.values() if run.session == session]
+    return [run.query for run in runs if run.query is not None]
+
+
+def note_end(session: str, failure: BaseException | None) -> None:
+    """Take note that a query of a session has ended; a failure stays until it is forgotten."""
+    with _lock:
+        _ends[session] = failure or _ends.get(session)
+
+
+def has_end(session: str) -> bool:
+    """Whether a query of a session has ended; raises what one of them failed of."""
+    with _lock:
+        failure = _ends.get(session)
+        is_there = session in _ends
+    if failure is not None:
+        raise failure
+    return is_there
+
+
+def forget_ends(session: str) -> None:
+    """Forget the queries of a session that have ended."""
+    with _lock:
+        _ends.pop(session, None)

@@ -13,6 +13,7 @@ from pyspark.errors import StreamingQueryException
 
 from holdfast.errors import Conflict, HoldfastError
 from holdfast.spark.interop import seam
+from holdfast.spark.running.active import note_end
 from holdfast.spark.running.failures import as_end, unwrapped
 from holdfast.spark.running.run import QueryRun
 
@@ -33,6 +34,7 @@ class Ending:
     def __init__(self, run: QueryRun, leave: Callable[[], None]) -> None:
         self._run, self._loop, self._spec = run, run.loop, run.spec
         self._outcome, self._leave = run.outcome, leave
+        self._session = seam.sessions.session_key(run.spec.source.sparkSession)
         self._lock = threading.Lock()
         self._end_told: BaseException | None = None
         """What ended Spark's query, once it was asked for."""
@@ -84,9 +86,14 @@ class Ending:
         self.finish()
 
     def follow_spark(self) -> None:
-        """End when Spark's query does, also where nobody waits for it."""
+        """End when Spark's query does, also where nobody waits for it.
+
+        Whoever ends that one by `spark.streams` has stopped all of it: nothing follows by itself.
+        """
         with contextlib.suppress(Exception):  # exception() tells it
             self._run.inner.awaitTermination()
+        if not self._run.ends_by_itself:
+            self._outcome.is_stopping = True
         try:
             self.finish()
         except Exception:
@@ -105,7 +112,10 @@ class Ending:
                     self._finish()
                 finally:
                     self._outcome.has_ended = True
-                    self._leave()
+                    try:
+                        note_end(self._session, self.exception())
+                    finally:
+                        self._leave()
         self._run.watch.ended(self.exception())
 
     def _finish(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from holdfast.conf import StateStoreConf
@@ -151,15 +152,21 @@ class QueryRun:
     def take(self, batch: DataFrame, batch_id: int) -> None:
         """Make a version of a batch that Spark brings, once it is its turn."""
         # Before Spark's query has ended, it would be a failure.
-        with self.turns.of_batch(lambda: self.outcome.is_stopping and not self.inner.isActive):
+        with self.turns.of_batch(lambda: not self.inner.isActive):
             try:
                 self._take(batch, batch_id)
             except Exception as error:
-                interrupted = self.outcome.is_stopping and isinstance(error, Py4JJavaError)
-                if interrupted and _CANCELLED.search(str(error)):
+                if self._is_cancellation(error):
                     raise RuntimeError(INTERRUPTED) from None
                 self.outcome.batch_failure = error
                 raise
+
+    def _is_cancellation(self, error: Exception) -> bool:
+        """Whether a batch failed because the query is stopped, here or by `spark.streams`."""
+        is_sparks = isinstance(error, (Py4JJavaError, PySparkException))
+        if not is_sparks or not _CANCELLED.search(str(error)):
+            return False
+        return self.outcome.is_stopping or not self.inner.isActive
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
         """Make a version of a batch. Requires: the lock."""

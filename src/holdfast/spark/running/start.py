@@ -9,9 +9,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.conf import StateStoreConf
 from holdfast.spark.interop import seam
+from holdfast.spark.monitoring.listeners import listeners_of
 from holdfast.spark.monitoring.watch import Watch
 from holdfast.spark.pipeline.spec import QuerySpec
-from holdfast.spark.running.active import PendingRun, leave_place, take_place
+from holdfast.spark.running.active import PendingRun, leave_place, note_id, take_place
 from holdfast.spark.running.ending import Ending, is_taken_batch
 from holdfast.spark.running.failures import explained
 from holdfast.spark.running.query import StatefulQuery
@@ -33,9 +34,10 @@ class _Start:
         self._session = spec.source.sparkSession
         self._conf = StateStoreConf.from_spark(spec.settings)
         self._opening = LoopOpening(spec, sink, self._conf)
-        self._watch = Watch(self._conf)
+        key = seam.sessions.session_key(self._session)
+        self._watch = Watch(self._conf, listeners_of(key))
         self._outcome = Outcome()
-        self._pending = PendingRun()
+        self._pending = PendingRun(key, self._opening.home.checkpoint.query_id)
         self._batches = BatchFunction(self._pending.take)
         self._place = seam.files.qualified(self._session, spec.checkpoint)
 
@@ -77,6 +79,7 @@ class _Start:
             writer = writer.trigger(**self._spec.trigger)
         begun = seam.queries.start(self._session, self._opening.home.checkpoint, writer)
         loop.known_as(str(begun.id), str(begun.runId))
+        note_id(str(begun.id))
         return begun
 
     def _may_resume(self, loop: VersionLoop, error: BaseException) -> bool:

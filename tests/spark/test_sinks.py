@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, IllegalArgumentException
+from pyspark.errors import (
+    AnalysisException,
+    IllegalArgumentException,
+    StreamingQueryException,
+)
 from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -178,6 +182,25 @@ def failing_rename(monkeypatch: pytest.MonkeyPatch, crash_at: int) -> None:
         return rename(session, start, target)
 
     monkeypatch.setattr(hadoop, "rename_if_absent", failing)
+
+
+def test_the_folder_is_there_when_the_query_has_started(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    for kind, stream in (
+        ("native", source(spark, tmp_path / "in")),
+        ("ours", stateful(source(spark, tmp_path / "in"))),
+    ):
+        writer = windows(stream).writeStream.option(
+            "checkpointLocation", str(tmp_path / "cp" / kind)
+        )
+        query = writer.start(str(tmp_path / "out" / kind))
+        try:
+            found = spark.read.schema("k string, s long").parquet(str(tmp_path / "out" / kind))
+            assert found.count() == 0
+        finally:
+            query.stop()
 
 
 def test_a_file_stream_downstream_reads_every_row_once_across_crashes(
@@ -529,8 +552,6 @@ def test_foreach_takes_a_function(spark: SparkSession, tmp_path: Path) -> None:
         )
     )
     assert {path.name: path.read_text() for path in folder.iterdir()} == {"a": "5", "b": "5"}
-    with pytest.raises(holdfast.InvalidArgument, match="process"):
-        stream.writeStream.outputMode("update").foreach(5).start()
 
 
 # -- tables ------------------------------------------------------------------------------------
@@ -571,6 +592,26 @@ def test_new_partitions_of_a_table_become_visible(
     assert [row.partition for row in shown] == ["k=a", "k=b"]
     with pytest.raises(holdfast.InvalidArgument, match="partitioned by k, not by s"):
         to_table(spark, tmp_path, table, partitionBy="s")
+
+
+def test_a_table_is_clustered_and_other_sinks_take_no_notice(
+    spark: SparkSession, tmp_path: Path, table: str
+) -> None:
+    write_input(spark, tmp_path / "in", 0)
+    described = []
+    for kind in ("native", "ours"):
+        stream = source(spark, tmp_path / "in")
+        writer = windows(stream if kind == "native" else stateful(stream)).writeStream
+        writer = writer.option("checkpointLocation", str(tmp_path / kind)).clusterBy("k", "s")
+        writer.trigger(availableNow=True).toTable(f"{kind}_{table}").awaitTermination()
+        shown = [tuple(row) for row in spark.sql(f"DESCRIBE EXTENDED {kind}_{table}").collect()]
+        described.append(shown[: shown.index(("", "", ""))])
+        spark.sql(f"DROP TABLE {kind}_{table}")
+    assert described[1] == described[0]
+    assert ("# Clustering Information", "", "") in described[0]
+    writer = windows(stateful(source(spark, tmp_path / "in"))).writeStream.clusterBy(["k"])
+    finish(writer.option("checkpointLocation", str(tmp_path / "files")), str(tmp_path / "out"))
+    assert pairs(spark.read.parquet(str(tmp_path / "out"))) == closed(10)
 
 
 def test_a_table_that_does_not_fit_is_refused(
@@ -634,6 +675,60 @@ def test_what_spark_refuses_is_refused_under_the_same_condition(
     assert ours.value.getCondition() == native.value.getCondition()
     assert ours.value.getCondition() is not None
     assert not spark.catalog.tableExists("refused")
+
+
+class OpenIsNoMethod:
+    """What foreach refuses for another reason than a missing `process`."""
+
+    open = 5
+
+    def process(self, row: Row) -> None: ...
+
+
+NO_CALL_OF_A_WRITER: dict[str, Callable[[Any], Any]] = {
+    "a query that runs once, or not": lambda w: w.trigger(once=False),
+    "availableNow, or not": lambda w: w.trigger(availableNow=False),
+    "no trigger": lambda w: w.trigger(),
+    "a trigger of None": lambda w: w.trigger(processingTime=None),
+    "two triggers": lambda w: w.trigger(once=True, availableNow=True),
+    "a trigger by a number": lambda w: w.trigger(processingTime=5),
+    "a trigger of no length of time": lambda w: w.trigger(processingTime="soon"),
+    "a trigger nobody has": lambda w: w.trigger(now=True),
+    "foreach of an object": lambda w: w.foreach(object()),
+    "foreach of None": lambda w: w.foreach(None),
+    "foreach with an open that is no method": lambda w: w.foreach(OpenIsNoMethod()),
+    "clusters of partitions": lambda w: w.partitionBy("k").clusterBy("s"),
+    "partitions of clusters": lambda w: w.clusterBy("s").partitionBy("k"),
+}
+
+
+@pytest.mark.parametrize("name", NO_CALL_OF_A_WRITER)
+def test_a_call_that_sparks_writer_refuses_is_refused_with_its_error(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    call, stream = NO_CALL_OF_A_WRITER[name], windows(source(spark, tmp_path))
+    with pytest.raises(Exception) as native:  # noqa: PT011 - whichever Spark raises
+        call(stream.writeStream)
+    with pytest.raises(type(native.value)) as ours:
+        call(windows(stateful(source(spark, tmp_path))).writeStream)
+    assert type(ours.value) is type(native.value)
+    assert str(ours.value) == str(native.value)
+
+
+def test_what_foreach_batch_cannot_call_ends_the_query_as_in_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_input(spark, tmp_path / "in", 0)
+    for stream in (source(spark, tmp_path / "in"), stateful(source(spark, tmp_path / "in"))):
+        query = counts(stream).writeStream.outputMode("update").foreachBatch(None).start()
+        with pytest.raises(StreamingQueryException, match="'NoneType' object is not callable"):
+            query.processAllAvailable()
+    writer = counts(stateful(source(spark, tmp_path / "in"))).writeStream.outputMode("update")
+    with pytest.raises(holdfast.InvalidArgument, match=r"use \.foreachBatch\("):
+        writer.format("foreachBatch").start()
+    # The last word is the sink's, as in Spark.
+    query = writer.foreachBatch(None).format("noop").trigger(availableNow=True).start()
+    query.awaitTermination()
 
 
 def test_memory_does_not_go_on_with_a_checkpoint_but_in_complete_mode(
@@ -715,8 +810,6 @@ def test_other_triggers_are_refused_by_name(
     writer = counts(stateful(source(spark, tmp_path))).writeStream
     with pytest.raises(holdfast.InvalidArgument, match=f"{next(iter(trigger))} is not supported"):
         writer.trigger(**trigger)
-    with pytest.raises(holdfast.InvalidArgument, match="exactly one"):
-        writer.trigger(once=True, availableNow=True)
 
 
 def test_a_temporary_checkpoint_goes_with_the_query(

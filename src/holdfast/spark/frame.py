@@ -28,6 +28,12 @@ from holdfast.spark.operators.processor import (
 )
 from holdfast.spark.pipeline.explanation import stateful_plan
 from holdfast.spark.pipeline.flow import EventTime, Flow, Input, Sources, Stage
+from holdfast.spark.refusals import (
+    join_of_streams,
+    method_of_a_frame,
+    method_of_groups,
+    native_operators,
+)
 from holdfast.spark.state.location import is_one_host
 from holdfast.spark.writer import StatefulStreamWriter
 from holdfast.streams.clock import checked_time_mode
@@ -37,11 +43,6 @@ from holdfast.streams.processors.pandas import pandas_for
 
 ColumnOrName = Column | str
 Ordinals = Column | str | int | Sequence[Column | str | int]
-_ELSEWHERE = "call it on the DataFrame before stateful(), or on the batch inside foreachBatch"
-
-
-class _NotPart(InvalidArgument, AttributeError):
-    """An unsupported Spark method; also an AttributeError, so that `hasattr` returns False."""
 
 
 def stateful(frame: DataFrame) -> StatefulDataFrame:
@@ -62,10 +63,7 @@ def stateful(frame: DataFrame) -> StatefulDataFrame:
     if is_one_host(frame.sparkSession):
         seam.sessions.share_python(frame.sparkSession)
     if native := seam.plans.native_stateful_operators(frame):
-        raise InvalidArgument(
-            f"The DataFrame already has a stateful operator of Spark ({native[0]}). Call "
-            "stateful() on the DataFrame before it, and the operator on the result."
-        )
+        raise native_operators(native)
     return StatefulDataFrame(frame)
 
 
@@ -148,10 +146,7 @@ class StatefulDataFrame:
         if not isinstance(static, DataFrame):
             raise InvalidArgument(f"join takes a static DataFrame, not {type(other).__name__}.")
         if static.isStreaming:
-            raise InvalidArgument(
-                "Holdfast joins a stream with a static DataFrame only. Join two streams before "
-                "stateful()."
-            )
+            raise join_of_streams()
         return self._then(lambda frame: frame.join(static, on, how))
 
     def union(self, other: StatefulDataFrame) -> StatefulDataFrame:
@@ -169,10 +164,11 @@ class StatefulDataFrame:
     def _united(
         self, other: StatefulDataFrame, unite: Callable[[DataFrame, DataFrame], DataFrame]
     ) -> StatefulDataFrame:
-        if not isinstance(other, StatefulDataFrame):
+        given: object = other
+        if not isinstance(given, StatefulDataFrame):
+            instead = " Wrap it with stateful()." if isinstance(given, DataFrame) else ""
             raise InvalidArgument(
-                f"union takes another wrapped stream, not {type(other).__name__}. Wrap it with "
-                "stateful()."
+                f"union takes another wrapped stream, not {type(given).__name__}.{instead}"
             )
         native = unite(self._native, other._native)
         if self._is_plain and other._is_plain:
@@ -228,6 +224,10 @@ class StatefulDataFrame:
     def agg(self, *exprs: Column | dict[str, str]) -> StatefulDataFrame:
         """As DataFrame.agg: one group of all rows."""
         return self.groupBy().agg(*exprs)
+
+    def distinct(self) -> StatefulDataFrame:
+        """As DataFrame.distinct: of equal rows, only the first ever passes."""
+        return self.dropDuplicates()
 
     def dropDuplicates(self, subset: list[str] | None = None) -> StatefulDataFrame:
         """As DataFrame.dropDuplicates: of each key, only the first row ever passes."""
@@ -308,7 +308,7 @@ class StatefulDataFrame:
         if not name.startswith("_") and hasattr(DataFrame, name):
             if not self._native.isStreaming:
                 return getattr(self._native, name)
-            raise _NotPart(f"DataFrame.{name} is not part of a stateful stream: {_ELSEWHERE}.")
+            raise method_of_a_frame(name)
         # copy and pickle look attributes up before the wrapper has its frame
         if "_native" in self.__dict__ and name in self._native.columns:
             return self._native[quote_column(name)]
@@ -359,10 +359,7 @@ class GroupedStatefulData:
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and hasattr(GroupedData, name):
-            raise _NotPart(
-                f"GroupedData.{name} is not part of a stateful stream: group the batch inside "
-                "foreachBatch and call it there."
-            )
+            raise method_of_groups(name)
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def _aggregated(self, after: DataFrame) -> StatefulDataFrame:

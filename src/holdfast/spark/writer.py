@@ -41,6 +41,7 @@ from holdfast.spark.state.stored import newest_state
 from holdfast.spark.view import take_view_request
 
 _OUTPUT_MODES = ("append", "update", "complete")
+_OTHER_TRIGGERS = ("continuous", "realTime")
 
 
 class StatefulStreamWriter:
@@ -55,8 +56,10 @@ class StatefulStreamWriter:
         self._trigger: dict[str, Any] = {}
         self._name: str | None = None
         self._partition_by: list[str] = []
-        self._function: Callable[[DataFrame, int], None] | None = None
-        self._row_writer: Any = None
+        self._cluster_by: list[str] = []
+        self._consumer: Any = None
+        """What foreachBatch or foreach was called with, whichever was called last."""
+        self._consumer_kind: str | None = None
 
     def outputMode(self, outputMode: str) -> StatefulStreamWriter:
         """append, update or complete."""
@@ -92,19 +95,35 @@ class StatefulStreamWriter:
 
     def partitionBy(self, *cols: Any) -> StatefulStreamWriter:
         """The columns that partition the folders of files."""
-        listed = cols[0] if len(cols) == 1 and isinstance(cols[0], (list, tuple)) else cols
-        self._partition_by = list(listed)
+        self._partition_by = _listed(cols)
+        self._layout()
         return self
 
+    def clusterBy(self, *cols: Any) -> StatefulStreamWriter:
+        """The columns that a table made by toTable is clustered by; other sinks ignore them."""
+        self._cluster_by = _listed(cols)
+        self._layout()
+        return self
+
+    def _layout(self) -> DataStreamWriter:
+        """Spark's writer with our columns; raises Spark's error for what cannot go together."""
+        writer = self._native.writeStream
+        if self._partition_by:
+            writer = writer.partitionBy(*self._partition_by)
+        if self._cluster_by:
+            writer = writer.clusterBy(*self._cluster_by)
+        return writer
+
     def trigger(self, **trigger: Any) -> StatefulStreamWriter:
-        """processingTime, once or availableNow."""
-        known = ("processingTime", "once", "availableNow")
-        if len(trigger) != 1 or next(iter(trigger)) not in known:
+        """processingTime, once or availableNow; raises Spark's errors for their values."""
+        given = {name: value for name, value in trigger.items() if value is not None}
+        if len(given) == 1 and (name := next(iter(given))) in _OTHER_TRIGGERS:
             raise InvalidArgument(
-                f"The trigger is exactly one of {', '.join(known)}; {', '.join(trigger) or 'none'} "
-                "is not supported on stateful streams."
+                f"The trigger {name} is not supported on stateful streams. Use processingTime, "
+                "once or availableNow."
             )
-        self._trigger = trigger
+        self._native.writeStream.trigger(**trigger)
+        self._trigger = given
         return self
 
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> StatefulStreamWriter:
@@ -114,14 +133,18 @@ class StatefulStreamWriter:
         same id and the same rows. In a checkpoint of an early release, which did not store batch
         ids, they continue from the version numbers, which begin with 1.
         """
-        self._function = func
-        self._format = "foreachBatch"
-        return self
+        return self._consumed("foreachBatch", func)
 
     def foreach(self, f: Any) -> StatefulStreamWriter:
-        """As DataStreamWriter.foreach: a function of a row, or an object with process(row)."""
-        self._row_writer = f
-        self._format = "foreach"
+        """As DataStreamWriter.foreach: a function of a row, or an object with process(row).
+
+        Raises Spark's error for anything else.
+        """
+        self._native.writeStream.foreach(f)
+        return self._consumed("foreach", f)
+
+    def _consumed(self, kind: str, consumer: Any) -> StatefulStreamWriter:
+        self._consumer, self._consumer_kind, self._format = consumer, kind, kind
         return self
 
     def start(
@@ -165,6 +188,7 @@ class StatefulStreamWriter:
                 self._format,
                 self._partition_by,
                 _take(rest, "path"),
+                self._cluster_by,
             )
             return TableSink(table, rest, checkpoint.location)
 
@@ -250,26 +274,22 @@ class StatefulStreamWriter:
             )
         rest = dict(self._options)
         StateStoreConf.from_spark(_take_settings(rest))
-        writer = self._native.writeStream.outputMode(self._mode).options(**rest)
-        if self._function is not None:
-            writer = writer.foreachBatch(self._function)
-        elif self._row_writer is not None:
-            writer = writer.foreach(self._row_writer)
+        writer = self._layout().outputMode(self._mode).options(**rest)
+        if self._format is not None and self._format == self._consumer_kind:
+            writer = getattr(writer, self._format)(self._consumer)
         elif self._format is not None:
             writer = writer.format(self._format)
         if self._name is not None:
             writer = writer.queryName(self._name)
-        if self._partition_by:
-            writer = writer.partitionBy(*self._partition_by)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
         return writer
 
     def _sink(self, kind: str, checkpoint: Checkpoint, options: dict[str, str]) -> Sink:
-        if self._function is not None:
-            return FunctionSink(self._function)
-        if self._row_writer is not None:
-            return ForeachSink(self._row_writer)
+        if kind in ("foreach", "foreachBatch"):
+            if kind != self._consumer_kind:
+                raise InvalidArgument(f"The sink {kind} needs what it calls: use .{kind}(…).")
+            return (ForeachSink if kind == "foreach" else FunctionSink)(self._consumer)
         if kind == "noop":
             return NoopSink()
         if kind == "console":
@@ -289,6 +309,11 @@ class StatefulStreamWriter:
             f"The sink {self._format!r} is not supported: use foreachBatch, foreach, console, "
             f"memory, noop, kafka or one of {', '.join(FILE_FORMATS)}."
         )
+
+
+def _listed(cols: tuple[Any, ...]) -> list[Any]:
+    """Columns that are given one by one, or as one list."""
+    return list(cols[0] if len(cols) == 1 and isinstance(cols[0], (list, tuple)) else cols)
 
 
 def _take_settings(options: dict[str, str]) -> dict[str, str]:

@@ -103,6 +103,9 @@ class Files:
     def exists(self, session: Session, location: str) -> bool:
         return self._files.exists(location)
 
+    def make_folder(self, session: Session, location: str) -> None:
+        """A world has files alone."""
+
     def list_names(self, session: Session, location: str) -> list[str]:
         return self._files.list_names(location)
 

@@ -165,7 +165,7 @@ class _Here:
 class _NoWatch:
     """Nobody follows the progress of a query."""
 
-    def __init__(self, conf: object) -> None:
+    def __init__(self, conf: object, shared: object) -> None:
         self.told: list[object] = []
 
     def started(self, inner: object) -> None: ...
@@ -210,6 +210,8 @@ def inhabited(world: World) -> Iterator[None]:
         (periodic, "threading", threads),
         (ticks, "time", clock),
         (active, "_runs", {}),
+        (active, "_known_ids", {}),
+        (active, "_ends", {}),
         (home, "open_storage", storage),
         (home, "uuid4", new_uuid),
         (filesink, "uuid4", new_uuid),

@@ -277,6 +277,9 @@ class Files(Protocol):
     def exists(self, session: SparkSession, location: str) -> bool:
         """Whether there is a file or folder."""
 
+    def make_folder(self, session: SparkSession, location: str) -> None:
+        """Make a folder and those above it; one that is there is no error."""
+
     def list_names(self, session: SparkSession, location: str) -> list[str]:
         """The names of the files and folders right below a folder, in order."""
 

@@ -81,6 +81,12 @@ def exists(session: SparkSession, location: str) -> bool:
     return bool(system.exists(path))
 
 
+def make_folder(session: SparkSession, location: str) -> None:
+    """Make a folder and those above it; one that is there is no error."""
+    system, path = _path(session, location)
+    system.mkdirs(path)
+
+
 def delete(session: SparkSession, location: str) -> None:
     """Remove a file or folder with all in it; a missing one is no error."""
     system, path = _path(session, location)

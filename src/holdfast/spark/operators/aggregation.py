@@ -293,7 +293,7 @@ class SessionAggregation(_ByWindowLast):
         if len(groupings) == 1:
             raise InvalidArgument(
                 "session_window needs another grouping column beside it, as it does in Spark. "
-                "Group by a column of the stream, too, or by a constant one."
+                "Also group by a column of the stream, or by a constant."
             )
         super().__init__(groupings, after, place)
 

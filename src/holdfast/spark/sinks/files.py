@@ -54,6 +54,10 @@ class FileSink(Sink):
         self._query_id: str | None = None
         self.description = f"FileSink[{self._path}]"
 
+    def start(self, native: DataFrame) -> None:
+        # As in Spark, whoever reads the folder may do so before there are rows.
+        seam.files.make_folder(native.sparkSession, self._path)
+
     def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
         self._put(frame, batch)
 

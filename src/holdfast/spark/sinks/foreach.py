@@ -8,7 +8,6 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row
 
-from holdfast.errors import InvalidArgument
 from holdfast.spark.sinks.sink import OutputBatch, Sink
 
 
@@ -17,7 +16,7 @@ class ForeachSink(Sink):
 
     As in Spark, `open(partition_id, epoch_id)` may return False to skip the rows, and
     `close(error)` is always called. Epochs count from 0 as Spark's batches do. After a crash the
-    newest epoch is repeated with the same rows.
+    newest epoch is repeated with the same rows. Requires: Spark's own foreach takes the writer.
     """
 
     description = "ForeachSink"
@@ -25,17 +24,6 @@ class ForeachSink(Sink):
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
-        if callable(writer):
-            return
-        for method in ("process", "open", "close"):
-            found = getattr(writer, method, None)
-            if found is None and method != "process":
-                continue
-            if not callable(found):
-                raise InvalidArgument(
-                    f"foreach takes a function of a row or an object with process(row); "
-                    f"{type(writer).__name__} has no method {method}."
-                )
 
     def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
         frame.rdd.foreachPartition(_of_partition(self._writer, batch.epoch))

@@ -24,11 +24,15 @@ def open_table(
     file_format: str | None,
     partition_by: Sequence[str],
     location: str | None,
+    cluster_by: Sequence[str] = (),
 ) -> FileTable:
-    """The table of that name, created if there is none; rejected if files cannot be added to it."""
+    """The table of that name, created if there is none; rejected if files cannot be added to it.
+
+    As in Spark, `cluster_by` is for a table that is created.
+    """
     found = seam.tables.find(session, name)
     if found is None:
-        _create(session, name, schema, file_format, partition_by, location)
+        _create(session, name, schema, file_format, partition_by, location, cluster_by)
         found = seam.tables.find(session, name)
         assert found is not None
     table = seam.tables.file_table(session, name, found)
@@ -78,6 +82,7 @@ def _create(
     file_format: str | None,
     partition_by: Sequence[str],
     location: str | None,
+    cluster_by: Sequence[str],
 ) -> None:
     kind = (file_format or str(session.conf.get("spark.sql.sources.default"))).lower()
     if kind not in FILE_FORMATS:
@@ -88,6 +93,8 @@ def _create(
     statement = f"CREATE TABLE {name} ({seam.rules.nullable_ddl(session, schema)}) USING {kind}"
     if partition_by:
         statement += f" PARTITIONED BY ({', '.join(map(quote_column, partition_by))})"
+    if cluster_by:
+        statement += f" CLUSTER BY ({', '.join(map(quote_column, cluster_by))})"
     if location is not None:
         statement += f" LOCATION {_literal(location)}"
     session.sql(statement)

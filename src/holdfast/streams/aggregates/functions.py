@@ -151,6 +151,7 @@ def unsupported_call(call: str, why: str) -> InvalidArgument:
     """The error for a call that no stream can compute."""
     known = ", ".join(sorted(function.name for function in FUNCTIONS))
     return InvalidArgument(
-        f"{call} is not supported on a stream: {why}. Supported are {known}. Compute others from "
-        "those, or in foreachBatch."
+        f"{call} is not supported on a stream yet: {why}. Supported are {known}. Collect the "
+        "values with collect_list or collect_set and compute it from them in a select after agg, "
+        "or keep what it needs in a processor."
     )

@@ -14,7 +14,6 @@ import pyarrow as pa
 from holdfast.conf import StateStoreConf
 from holdfast.engine.counters import SUPPORTED, Counters
 from holdfast.engine.files import copies
-from holdfast.engine.files.blocks import BadSegment
 from holdfast.engine.files.filenames import manifest_path, segment_path
 from holdfast.engine.files.manifest import (
     Manifest,
@@ -32,11 +31,11 @@ from holdfast.engine.partition.shape import StoreShape, check_same_store, check_
 from holdfast.engine.partition.writer import PartitionWriter
 from holdfast.engine.statestore import EngineReadStateStore, EngineStateStore
 from holdfast.engine.storage import Runtime, Storage
-from holdfast.engine.versions.commit import PreparedPartition, Swap, fits
+from holdfast.engine.versions.commit import PreparedPartition, Swap
 from holdfast.engine.versions.committer import Committer
-from holdfast.engine.versions.compaction import merge, output_path, plan
 from holdfast.engine.versions.first import first_version, new_store_entry
 from holdfast.engine.versions.log import VersionLog
+from holdfast.engine.versions.merge_queue import MergeQueue
 from holdfast.engine.versions.retention import Cleaner
 from holdfast.errors import Closed, InvalidArgument, VersionNotFound
 from holdfast.ids import StateStoreId
@@ -110,9 +109,6 @@ class EngineProvider(StateStoreProvider):
         self._runtime = runtime or Runtime.system()
         self._counters = Counters()
         self._open: OrderedDict[int, OpenVersion] = OrderedDict()
-        self._swaps: list[Swap] = []
-        self._merging: set[str] = set()
-        """Files of merges that are under way."""
         self._lock = threading.RLock()
         self._commits = threading.Lock()
         """Held to commit, and while a clean-up asks which merges a commit may use."""
@@ -151,6 +147,9 @@ class EngineProvider(StateStoreProvider):
             self._committer = Committer(self._versions, self._runtime, store_confs)
             self._cleaner = Cleaner(self._versions, self._runtime, store_confs)
         self._cache = self._new_cache()
+        self._merges = MergeQueue(
+            self._storage, self._directory, self.shape, store_confs, self._runtime, self._counters
+        )
         if self._given_shape is None:
             self._check_stored()
 
@@ -267,7 +266,7 @@ class EngineProvider(StateStoreProvider):
             evict=sealed.bounds.evict,
             expire=sealed.bounds.expire,
             inline=inline,
-            swaps=tuple(self._swaps),
+            swaps=self._merges.finished,
         )
         return Attempt(self._runtime.new_id(), prepared, files)
 
@@ -292,7 +291,7 @@ class EngineProvider(StateStoreProvider):
         """
         with self._lock:
             entry = self._entry(manifest)
-            self._swaps = [swap for swap in self._swaps if fits(entry.segments, swap)]
+            self._merges.keep_fitting(entry.segments)
             chain = Chain(entry, manifest.version, self._cache)
             self._keep(manifest.version, OpenVersion(manifest, chain, newest_at_ms))
 
@@ -337,53 +336,15 @@ class EngineProvider(StateStoreProvider):
     def _merge_inside_batch(self, chain: Chain) -> None:
         """Merge a chain that is at its limit before the batch continues: reads must stay fast."""
         if self._prepares_only:  # in a query nothing else reports which merges a version includes
-            self._swaps = [swap for swap in self._swaps if fits(chain.entry.segments, swap)]
-        if len(chain.entry.segments) >= self._conf.max_segments and not self._swaps:
+            self._merges.keep_fitting(chain.entry.segments)
+        if len(chain.entry.segments) >= self._conf.max_segments and not self._merges.finished:
             self._merge(chain)
 
     def _merge(self, chain: Chain, *, force: bool = False) -> bool:
-        todo = plan(chain.entry.segments, self._conf, force=force)
-        if todo is None:
-            return False
-        attempt = self._runtime.new_id()
-        path = output_path(chain.entry, todo, self._directory, attempt)
-        self._merging.add(path)
-        try:
-            swap = merge(
-                chain,
-                todo,
-                self.shape,
-                self._storage,
-                self._directory,
-                attempt,
-                self._conf.compression,
-            )
-            if not self._can_be_read_back(swap.output):
-                return False
-            self._swaps.append(swap)
-        finally:
-            self._merging.discard(path)
-        self._counters.add_merge(swap.output)
-        self._cache.trust(swap.output.name)
-        return True
-
-    def _can_be_read_back(self, merged: SegmentRef) -> bool:
-        """Check that a merge reads as it was written: second copies are removed because of it.
-
-        False where it is gone, because a clean-up of others took this process for dead.
-        """
-        if not copies.keeps_copies(self._conf, self._storage):
-            return True
-        source, path = self._storage.source, merged.path(self._directory)
-        source.cool(path)
-        try:
-            SegmentCache(source, self._directory, self.shape.layout).open(merged).verify()
-        except BadSegment as bad:
-            if source.size(path) is None:
-                return False
-            self._storage.delete(path)
-            raise copies.not_as_written(source, path) from bad
-        return True
+        output = self._merges.merge(chain, force=force)
+        if output is not None:
+            self._cache.trust(output.name)
+        return output is not None
 
     def do_maintenance(self) -> None:
         """Snapshot or merge what is due, then clean up. Failures are logged, not raised."""
@@ -406,15 +367,11 @@ class EngineProvider(StateStoreProvider):
             if newest is None:
                 return False
             entry = self._entry((load or self._versions.load)(newest))
-            self._swaps = [swap for swap in self._swaps if self._may_swap(entry, swap)]
-            if self._swaps:
+            self._merges.keep_fitting(entry.segments, check_files=True)
+            if self._merges.finished:
                 return False
             chain = Chain(entry, newest, self._cache)
         return self._merge(chain, force=force)
-
-    def _may_swap(self, entry: PartitionEntry, swap: Swap) -> bool:
-        path = swap.output.path(self._directory)
-        return fits(entry.segments, swap) and self._storage.size(path) is not None
 
     def cleanup(self) -> None:
         """Remove versions beyond retention and unneeded files. In a query the driver does that."""
@@ -424,12 +381,11 @@ class EngineProvider(StateStoreProvider):
     @property
     def finished_merges(self) -> tuple[Swap, ...]:
         """Merges that wait for the next commit."""
-        return tuple(self._swaps)
+        return self._merges.finished
 
     def waiting_files(self) -> set[str]:
         """Files of merges that wait for the next commit, or are under way."""
-        under_way = set(self._merging)
-        return under_way.union(swap.output.path(self._directory) for swap in list(self._swaps))
+        return self._merges.files()
 
     @property
     def supported_custom_metrics(self) -> tuple[StateStoreCustomMetric, ...]:

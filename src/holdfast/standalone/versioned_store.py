@@ -16,6 +16,7 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.files.manifest import Manifest, PartitionEntry
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.periodic import PeriodicJob
+from holdfast.engine.provider import EngineProvider
 from holdfast.engine.statestore import EngineStateStore
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.commit import PreparedPartition
@@ -75,9 +76,7 @@ class VersionedStore:
         self._view = None if view is None else StandaloneView(view, self.root, versions, manifest)
         self.sync_view()
 
-    def _new_provider(
-        self, partition: int, options: Mapping[str, str]
-    ) -> HDFSBackedStateStoreProvider:
+    def _new_provider(self, partition: int, options: Mapping[str, str]) -> EngineProvider:
         provider = HDFSBackedStateStoreProvider(
             prepares_only=True, runtime=self.runtime, versions=self._versions, shape=self._shape
         )

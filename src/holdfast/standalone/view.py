@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 
-from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.provider import EngineProvider
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Unavailable
 from holdfast.ids import DEFAULT_STORE_NAME, OPERATOR
@@ -25,7 +25,7 @@ class StandaloneView:
         )
         self._lock = threading.Lock()
 
-    def follow(self, manifest: Manifest, providers: Sequence[HDFSBackedStateStoreProvider]) -> None:
+    def follow(self, manifest: Manifest, providers: Sequence[EngineProvider]) -> None:
         """Update the view to a version. A failure does not undo the commit.
 
         Raises Unavailable if the database does not answer.

@@ -19,11 +19,11 @@ export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
 .PHONY: help install java demo servers test test-services test-spark soak recordings lint format \
-        bench bench-store bench-stream bench-custom bench-locality \
+        test-pyspark-suites bench bench-store bench-stream bench-custom bench-locality \
         bench-databases docs docs-generated dist constraints clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-20s %s\n", $$1, $$2}' Makefile
 
 install: $(STAMP) java ## Set up .venv with pinned versions, and Java where that is possible
 
@@ -57,6 +57,10 @@ test-services: install $(CLASSES) servers ## Run the tests against real servers
 test-spark: java ## Run use cases and ten differential cases on another PySpark: VERSION=4.0.0
 	@test -n "$(VERSION)" || { echo "Say which PySpark: make test-spark VERSION=4.0.0" >&2; exit 1; }
 	sh dev/test_spark "$(PYTHON)" "$(VERSION)"
+
+test-pyspark-suites: install ## Run PySpark's own suites on Holdfast: SPARK=<checkout of Spark>
+	@test -n "$(SPARK)" || { echo "Say where Spark is: make test-pyspark-suites SPARK=../spark" >&2; exit 1; }
+	PYTHONPATH=$(CURDIR)/dev $(PY) -m pyspark_suites "$(SPARK)" $(ARGS)
 
 recordings: install ## Record what Spark's own streaming gives, for the tests that replay it
 	$(PY) tests/spark/record_native.py $(ARGS)

@@ -17,8 +17,8 @@ from holdfast.spark.interop import check
 ROOT = Path(__file__).resolve().parents[2]
 CORE = {"numpy", "pyarrow", "fsspec", "xxhash", "typer", "rich"}
 TARGETS = {
-    "help", "install", "demo", "test", "test-services", "test-spark", "soak", "lint", "bench",
-    "bench-store", "docs", "dist", "clean",
+    "help", "install", "demo", "test", "test-services", "test-spark", "test-pyspark-suites", "soak",
+    "lint", "bench", "bench-store", "docs", "dist", "clean",
 }  # fmt: skip
 
 

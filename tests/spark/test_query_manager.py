@@ -148,8 +148,10 @@ def test_an_end_is_waited_for_until_it_is_forgotten(
         assert streams.awaitAnyTermination(240) is True
         streams.resetTerminated()
         assert streams.awaitAnyTermination(0.2) is False
-    with pytest.raises(holdfast.InvalidArgument, match="positive number of seconds, not 0"):
-        streams.awaitAnyTermination(0)
+    wrong: Any
+    for wrong in (0, "soon"):
+        with pytest.raises(holdfast.InvalidArgument, match=f"number of seconds, not {wrong!r}"):
+            streams.awaitAnyTermination(wrong)
 
 
 def test_a_failure_of_either_is_raised_to_who_waits_for_any(

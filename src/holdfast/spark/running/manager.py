@@ -89,7 +89,8 @@ class QueryManager:
             while not self._has_end(_POLL_S):
                 pass
             return None
-        if timeout <= 0:
+        given: object = timeout
+        if not isinstance(given, (int, float)) or given <= 0:
             raise InvalidArgument(
                 f"awaitAnyTermination takes a positive number of seconds, not {timeout!r}."
             )

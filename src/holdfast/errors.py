@@ -80,7 +80,7 @@ CONDITIONS: dict[str, tuple[str, str]] = {
     ),
     "STATE_STORE_NOT_A_STORE": (
         "The folder holds no Holdfast state.",
-        "Check the path; for a query it is `<checkpointLocation>/holdfast`.",
+        "Check the path. For a query, name its checkpoint or its stateLocation.",
     ),
     "STATE_STORE_NOT_A_VIEW": (
         "The table named for a view exists, and is not a view of this state.",

@@ -8,11 +8,13 @@ import pty
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pytest
 import sample_roots
+import xxhash
 from command_line import fails, lines, run, run_json
 from fsspec.implementations.local import LocalFileSystem
 from typer.testing import CliRunner
@@ -21,10 +23,15 @@ import holdfast
 from holdfast import cli, reading
 from holdfast.admin import doctor as doctor_module
 from holdfast.backends.local import LocalStorage
+from holdfast.backends.locations import open_storage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.cli import app
 from holdfast.cli.exits import Exit
 from holdfast.cli.texts import clean, size_text, spans
+from holdfast.engine.files.filenames import outbox_path
+from holdfast.engine.files.manifest import encode
+from holdfast.engine.storage import Runtime
+from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import CONDITIONS, HoldfastError, InvalidArgument, Unavailable
 from holdfast.testing.faults import FaultyStorage
 
@@ -81,6 +88,29 @@ def test_history_lists_versions_newest_first(shop: str) -> None:
     ]  # fmt: skip
     assert found[3].endswith("two-users")
     assert lines(run("history", shop, "--limit", 1))[-1] == "4 older ones; --limit 0 shows all"
+
+
+def test_history_says_until_when_a_version_is_kept_for_its_grace_period(tmp_path: Path) -> None:
+    conf = {"min_versions_to_retain": 2, "grace_period_ms": 3_600_000}
+    with holdfast.open(tmp_path, key="k int", value="v int", conf=conf) as db:
+        for number in range(5):
+            with db.update() as store:
+                store.put((1,), (number,))
+        db.tag("kept", 1)
+        db.maintain()
+    found = run_json("history", tmp_path)["versions"]
+    committed = {line["version"]: line["committed_at_ms"] for line in found}
+    assert {line["version"]: line["removable_from_ms"] for line in found} == {
+        5: None, 4: None, 1: None,
+        **{old: committed[old + 2] + 3_600_000 for old in (3, 2, 0)},
+    }  # fmt: skip
+    head, *rows = lines(run("history", tmp_path))
+    assert head.endswith("tags removed after")
+    assert [row.split()[0] for row in rows if row.count("TIME") == 2] == ["3", "2", "0"]
+    conf = {**conf, "grace_period_ms": 0}
+    with holdfast.open(tmp_path, conf=conf) as db:
+        db.maintain()
+    assert "removed after" not in run("history", tmp_path)
 
 
 def test_history_marks_a_damaged_version(shop: str) -> None:
@@ -170,6 +200,51 @@ def test_verify_of_an_intact_root_says_so(shop: str) -> None:
     )
 
 
+def test_verify_copy_and_find_count_the_same_files(tmp_path: Path) -> None:
+    root, new = tmp_path / "root", tmp_path / "new"
+    with holdfast.open(root, key="k int", value="v int", partitions=3) as db:
+        for number in range(3):
+            with db.update() as store:
+                for key in range(9):
+                    store.put((key,), (number,))
+        db.tag("one", 1)
+
+    def on_disk(place: Path) -> int:
+        return sum(path.is_file() for path in place.rglob("*"))
+
+    count = on_disk(root)
+    assert f": {count} files, " in run("verify", root)
+    assert f"to copy {count} files," in " ".join(run("copy", root, new, "--dry-run").split())
+    assert f"checked: {count} files written" in run("copy", root, new, "--yes")
+    assert on_disk(new) == count
+    (checked,) = run_json("verify", new)["roots"]
+    assert (checked["file_count"], checked["other_files"]) == (count, 0)
+    for name in ("claims/1", "delivered/3-x", "place"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).touch()
+    sample_roots.shop(root / "below")
+    assert "; 3 files beside them belong to no version" in run("verify", root)
+
+
+def test_verify_checks_output_that_waits_to_be_delivered(tmp_path: Path) -> None:
+    root = sample_roots.query(tmp_path)
+    storage = open_storage(root)
+    log = VersionLog(storage, Runtime.system())
+    path = outbox_path(3, "a" * 32)
+    storage.write(path, b"head" + b"rows")
+    part = {"path": path, "offset": 4, "size": 4, "checksum": xxhash.xxh3_64_hexdigest(b"rows"),
+            "stage": 0, "partition": 0, "rows": 1}  # fmt: skip
+    waiting = replace(log.load(2), version=3, parent=2, outbox=(part,))
+    storage.create_if_absent("versions/3", encode(waiting))
+    (kind,) = [
+        each for each in run_json("verify", root)["roots"][0]["files"] if "outbox" in each["path"]
+    ]
+    assert (kind["kind"], kind["problem"]) == ("outbox", None)
+    storage.delete(path)
+    storage.write(path, b"head" + b"rowx")
+    assert "checksum the manifest says" in run("verify", root, code=1)
+
+
 def test_verify_lists_damage_and_ends_with_1(tmp_path: Path) -> None:
     root = sample_roots.merged_shop(tmp_path)
     sample_roots.flip_byte(next(tmp_path.glob("0/0/4-*.delta")))
@@ -226,7 +301,7 @@ def test_json_of_history(shop: str) -> None:
     assert [line["version"] for line in found["versions"]] == [4, 3]
     assert set(found["versions"][0]) == {
         "version", "committed_at_ms", "committed_at", "num_keys", "changed_rows", "written_bytes",
-        "size_bytes", "tags", "problem",
+        "size_bytes", "tags", "problem", "removable_from_ms",
     }  # fmt: skip
 
 
@@ -297,7 +372,7 @@ def test_folder_that_is_no_store_gets_a_useful_error(tmp_path: Path) -> None:
     for command in ("ls", "show", "history", "scan", "verify", "diff"):
         message = " ".join(fails(command, tmp_path, code=3).split())
         assert "holds no Holdfast state" in message
-        assert "<checkpointLocation>/holdfast" in message
+        assert "For a query, name its checkpoint or its stateLocation" in message
         assert message.endswith("STATE_STORE_NOT_A_STORE")
 
 
@@ -465,6 +540,7 @@ def test_every_condition_has_an_exit_code_and_every_code_a_meaning() -> None:
     assert Exit.of(Unavailable("x")) == Exit.UNAVAILABLE == 5
     assert Exit.of(InvalidArgument("x")) == Exit.USAGE == 2
     text = " ".join(run("--help").split())
+    assert "A query's checkpoint" in run("ls", "--help")
     for code in Exit:
         assert f"{code.value}: {code.meaning}" in text
 
@@ -588,10 +664,20 @@ def test_doctor_uses_one_folder_and_only_names_of_its_own(monkeypatch: pytest.Mo
     assert [blob.path for blob in storage.list("")] == ["holdfast-doctor/other-blob"]
 
 
-def test_doctor_tries_a_root_that_does_not_exist_yet_without_making_it(tmp_path: Path) -> None:
+def test_doctor_writes_nothing_beside_a_root_that_does_not_exist_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(LocalStorage, "open_writer", lambda _, path: written.append(path))
+    monkeypatch.setattr(
+        LocalStorage, "create_if_absent", lambda _, path, data: written.append(path)
+    )
     found = checks_of(tmp_path / "a" / "b")
-    assert f"does not exist yet; tried in {tmp_path}" in found["root"]["found"]
-    assert list(tmp_path.iterdir()) == []
+    assert found["root"]["status"] == "note"
+    assert f"does not exist yet; {tmp_path} says it can be written" in found["root"]["found"]
+    assert "make the folder and repeat this" in found["root"]["advice"]
+    assert not {"writing", "create-if-absent"} & set(found)
+    assert (written, list(tmp_path.iterdir())) == ([], [])
 
 
 def test_doctor_refuses_a_file_as_root(tmp_path: Path) -> None:

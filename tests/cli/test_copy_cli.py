@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from holdfast.admin import plan_copy
 from holdfast.backends.local import LocalStorage
 from holdfast.cli import app
+from holdfast.cli.texts import size_text
 from holdfast.testing.faults import Crash, FaultyStorage, crash_at
 
 
@@ -37,23 +38,25 @@ def lines(text: str) -> list[str]:
 
 
 def test_a_dry_run_says_what_would_be_copied_and_writes_nothing(shop: Path, tmp_path: Path) -> None:
+    size = size_text(sum(blob.size for blob in LocalStorage(shop).list("")))
     assert lines(invoke(shop, tmp_path / "new", "--dry-run").stdout) == [
         f"from {shop}",
         f"to {tmp_path / 'new'}",
         "versions 0–4",
         "tags two-users = 2",
-        "to copy 4 files, 7.8 KiB",
+        f"to copy 10 files, {size}",
         "there –",
     ]
     plan = json.loads(invoke(shop, tmp_path / "new", "--dry-run", "--json").stdout)
     assert (plan["versions"], plan["tags"]) == ([0, 1, 2, 3, 4], {"two-users": 2})
-    assert (plan["files"], plan["present_files"], plan["is_done"]) == (4, 0, False)
+    assert (plan["files"], plan["present_files"], plan["is_done"]) == (10, 0, False)
     assert not (tmp_path / "new").exists()
 
 
 def test_a_copy_says_what_it_did_and_that_it_was_done_before(shop: Path, tmp_path: Path) -> None:
     done = invoke(shop, tmp_path / "new", "--yes")
-    assert lines(done.stdout) == ["versions 0–4 copied and checked: 4 files written, 7.8 KiB"]
+    size = size_text(sum(blob.size for blob in LocalStorage(shop).list("")))
+    assert lines(done.stdout) == [f"versions 0–4 copied and checked: 10 files written, {size}"]
     assert done.stderr == "", "no progress where there is no terminal"
     assert blobs(LocalStorage(tmp_path / "new")) == blobs(LocalStorage(shop))
     assert lines(invoke(shop, tmp_path / "new").stdout) == ["all of it was there already"]
@@ -68,8 +71,8 @@ def test_json_tells_versions_files_and_bytes(shop: Path, tmp_path: Path) -> None
         "versions": [1, 2, 4],
         "vanished": [],
         "tags": {"two-users": 2},
-        "written_files": 4,
-        "written_bytes": sum(file.stat().st_size for file in (shop / "packs").iterdir()),
+        "written_files": 8,
+        "written_bytes": sum(blob.size for blob in LocalStorage(tmp_path / "new").list("")),
         "kept_files": 0,
         "kept_bytes": 0,
     }

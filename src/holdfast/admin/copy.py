@@ -100,8 +100,8 @@ class CopyJob:
         self._listed, tags = history.versions(), history.tags()
         if not self._listed:
             raise InvalidArgument(
-                f"{source.location} holds no Holdfast state. Check the path; for a query it is "
-                "`<checkpointLocation>/holdfast`.",
+                f"{source.location} holds no Holdfast state. Check the path. For a query, "
+                "name its checkpoint or its stateLocation.",
                 condition="STATE_STORE_NOT_A_STORE",
             )
         chosen = choose_versions(self._listed, tags, wanted, source.location)
@@ -124,10 +124,16 @@ class CopyJob:
             has_moved_on=self._has_moved_on,
         )
 
+    def _small_files(self) -> dict[str, int]:
+        """The manifests and tags to copy, with their sizes."""
+        tags = {path: self._from.sizes.get(path, 0) for path in map(tag_path, self._tags)}
+        return tags | {manifest_path(version): len(raw) for version, raw in self._from.raw.items()}
+
     @property
     def plan(self) -> CopyPlan:
         """What the copy will do."""
         sizes = {file.path: self._transfer.size(file) for file in self._files}
+        sizes |= self._small_files()
         there = [path for path, size in sizes.items() if self._to.sizes.get(path) == size]
         return CopyPlan(
             source=self._source.location,
@@ -150,10 +156,12 @@ class CopyJob:
         each case the target cannot be opened, and the copy can be run again.
         """
         if not self.plan.is_done:
+            told, total = progress or (lambda done, total, path: None), self.plan.size_bytes
             self._set_mark()
-            self._transfer.bring(self._files, progress or (lambda done, total, path: None))
+            self._transfer.bring(self._files, told, total)
             self._check_newest()
             self._commit()
+            told(total, total, "")
         return self._outcome()
 
     # -- before anything is written ------------------------------------------------------------
@@ -274,8 +282,10 @@ class CopyJob:
         path, raw = manifest_path(version), self._from.raw[version]
         if self._target.create_if_absent(path, raw):
             self._has_created = True
+            self._transfer.written.add(len(raw))
             return
         if bytes(self._target.read(path)) == raw:
+            self._transfer.kept.add(len(raw))
             return
         if self._mark is not None and not self._resumes and not self._has_created:
             remove_mark(self._target, self._mark)  # another history: nothing of this copy is in it
@@ -303,11 +313,13 @@ class CopyJob:
                 raw = bytes(self._source.read(path))
             except BlobNotFound:
                 continue  # untagged meanwhile
-            if version in self._transfer.vanished or self._target.create_if_absent(path, raw):
+            if version in self._transfer.vanished:
                 continue
-            if bytes(self._target.read(path)) != raw:
+            is_new = self._target.create_if_absent(path, raw)
+            if not is_new and bytes(self._target.read(path)) != raw:
                 self._target.delete(path)
-                self._target.create_if_absent(path, raw)
+                is_new = self._target.create_if_absent(path, raw)
+            (self._transfer.written if is_new else self._transfer.kept).add(len(raw))
 
     def _is_delivered(self) -> bool:
         """Whether the source records that the newest version's rows have reached the sink."""

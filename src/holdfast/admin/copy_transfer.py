@@ -26,6 +26,11 @@ class Tally:
     files: int = 0
     size_bytes: int = 0
 
+    def add(self, size_bytes: int) -> None:
+        """Count one more file."""
+        self.files += 1
+        self.size_bytes += size_bytes
+
 
 class Transfer:
     """Brings files of `source`, which have these `sizes`, to `target`.
@@ -52,12 +57,12 @@ class Transfer:
         self.written, self.kept = Tally(), Tally()
         self._lock = threading.Lock()
 
-    def bring(self, files: Sequence[NeededFile], progress: CopyProgress) -> None:
-        """Bring files to the target; `progress` is called after each piece.
+    def bring(self, files: Sequence[NeededFile], progress: CopyProgress, total: int) -> None:
+        """Bring files to the target; `progress` is called after each piece, with this `total`.
 
         Raises Corruption for a damaged file of the source, and what `check` raises.
         """
-        total, done = sum(map(self.size, files)), 0
+        done = 0
 
         def bring(file: NeededFile) -> None:
             left = self.size(file)
@@ -172,8 +177,7 @@ class Transfer:
 
     def _count(self, tally: Tally, size: int) -> None:
         with self._lock:
-            tally.files += 1
-            tally.size_bytes += size
+            tally.add(size)
 
 
 def _each(threads: int, work: Callable[[NeededFile], None], files: Sequence[NeededFile]) -> None:

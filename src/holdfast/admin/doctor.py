@@ -181,15 +181,17 @@ def _root(location: str) -> Iterator[Check]:
     if isinstance(storage, LocalStorage) and os.path.isfile(storage.location):
         yield Check("root", "failed", f"{storage.location} is a file", "Name a folder")
         return
-    probed, remark = _probe_place(storage)
-    yield Check("root", "ok", f"{storage.location}{remark}")
+    if isinstance(storage, LocalStorage) and not os.path.isdir(storage.location):
+        yield _missing(storage.location)
+        return
+    yield Check("root", "ok", storage.location)
     # always the same folder, since a database records each for good; the names in it are unique
     trial = f"{_FOLDER}/{secrets.token_hex(8)}"
     try:
-        yield _writes(probed, trial)
-        yield _creates_once(probed, trial)
+        yield _writes(storage, trial)
+        yield _creates_once(storage, trial)
     finally:
-        _remove(probed, trial)
+        _remove(storage, trial)
 
 
 def _readable(storage: Storage) -> Check:
@@ -200,12 +202,14 @@ def _readable(storage: Storage) -> Check:
     return Check("root", "ok", f"{storage.location}, {found} versions")
 
 
-def _probe_place(storage: Storage) -> tuple[Storage, str]:
-    """Where to try writing: the root, or else the nearest existing folder above it."""
-    if not isinstance(storage, LocalStorage) or os.path.isdir(storage.location):
-        return storage, ""
-    above = next(folder for folder in Path(storage.location).parents if folder.is_dir())
-    return LocalStorage(above), f" does not exist yet; tried in {above}"
+def _missing(location: str) -> Check:
+    """A root that does not exist yet. Nothing is written outside of it, so nothing is tried."""
+    above = next(folder for folder in Path(location).parents if folder.is_dir())
+    if os.access(above, os.W_OK | os.X_OK):
+        found = f"{location} does not exist yet; {above} says it can be written"
+        return Check("root", "note", found, "To try writing there, make the folder and repeat this")
+    found = f"{location} does not exist, and {above} cannot be written"
+    return Check("root", "failed", found, "Name a place that this user may write to")
 
 
 def _writes(storage: Storage, trial: str) -> Check:

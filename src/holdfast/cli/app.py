@@ -32,8 +32,8 @@ RootArgument = Annotated[
     str,
     typer.Argument(
         metavar="ROOT",
-        help="A folder made by holdfast.open, a query's <checkpointLocation>/holdfast, a "
-        "provider's folder, a folder with several of those, or a URL.",
+        help="A query's checkpoint (checkpointLocation) or its stateLocation, a folder made by "
+        "holdfast.open, a provider's folder, a folder with several of those, or a URL.",
         show_default=False,
     ),
 ]

@@ -25,9 +25,10 @@ from rich.text import Text
 
 from holdfast.admin import CopyPlan, CopyResult
 from holdfast.admin.doctor import Check
+from holdfast.cli.contents import add_segment, bounds_of, removal_of, shown_column, texts_of
 from holdfast.cli.grid import Column, Grid, facts, number, wrapping
 from holdfast.cli.output import Output, nobody_to_ask
-from holdfast.cli.texts import clean, one_line, size_text, spans, time_text
+from holdfast.cli.texts import clean, size_text, spans, time_text
 from holdfast.errors import HoldfastError
 from holdfast.reading import (
     Diff,
@@ -35,34 +36,26 @@ from holdfast.reading import (
     InspectedStore,
     KeyVersion,
     PartitionChain,
-    PartitionInfo,
     Progress,
     RootInfo,
-    SegmentFile,
     StoreInfo,
     Verification,
     VersionDetails,
     VersionInfo,
 )
-from holdfast.reading.cells import field_text
-from holdfast.reading.meanings import bound_text, timed
+from holdfast.reading.meanings import timed
 from holdfast.store import Row
 from holdfast.types import (
-    MILLISECONDS,
-    Field,
-    IntervalType,
     RowCodec,
     Schema,
     StructType,
-    TimeType,
-    moment_text,
 )
 
 _WIDTH_WHEN_PIPED = 1_000_000
-_WHOLE = {"boolean", "date", "timestamp", "timestamp_ntz"}
-"""Types besides numbers whose cells are short, and would mislead where they were cut."""
 _STYLES = {"added": "green", "changed": "yellow", "removed": "red"}
 _SIGNS = {"added": "+", "changed": "~", "removed": "-"}
+_WAITS = "removed after"
+"""The column for when clean-up may remove a version that is kept for its grace period only."""
 _SIDES = ("before", "after")
 _STATUS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "failed": ("FAILED", "bold red")}
 
@@ -146,7 +139,7 @@ class ConsoleOutput(Output):
                 f"{part.num_keys:,}",
                 part.segments,
                 size_text(part.size_bytes),
-                *(_bounds(store, part) if bounded else ()),
+                *(bounds_of(store, part) if bounded else ()),
             )
         self._show(table)
 
@@ -159,19 +152,30 @@ class ConsoleOutput(Output):
             Column("kind"), *map(number, ("versions", "rows", "removed", "size")), wrapping("file")
         )
         for segment in chain.segments:
-            _add_segment(table, segment, "")
+            add_segment(table, segment, "")
             for part in segment.fallbacks:
-                _add_segment(table, part, "  or ")
+                add_segment(table, part, "  or ")
         self._show(table)
 
     def history(self, root: RootInfo, lines: Sequence[VersionInfo]) -> None:
+        waits = any(line.removable_from_ms is not None for line in lines)
         table = self._grid(
             number("version"), Column("committed"), number("keys"), number("changed"),
             number("written"), number("size"), wrapping("tags"),
+            *([Column(_WAITS)] if waits else []),
         )  # fmt: skip
         for line in lines:
             if line.problem is not None:
-                table.add(line.version, "damaged", "", "", "", "", ", ".join(line.tags))
+                table.add(
+                    line.version,
+                    "damaged",
+                    "",
+                    "",
+                    "",
+                    "",
+                    ", ".join(line.tags),
+                    *removal_of(line, waits),
+                )
                 continue
             table.add(
                 line.version,
@@ -181,6 +185,7 @@ class ConsoleOutput(Output):
                 size_text(line.written_bytes or 0),
                 size_text(line.size_bytes or 0),
                 ", ".join(line.tags),
+                *removal_of(line, waits),
             )
         self._show(table)
         if len(lines) < root.versions:
@@ -190,9 +195,9 @@ class ConsoleOutput(Output):
         if value is None:
             self._errors.print(Text(f"There is no such key in version {version}.", "yellow"))
             return
-        columns = [_column(field) for field in store.value_schema]
+        columns = [shown_column(field) for field in store.value_schema]
         self._lines(
-            facts(list(zip(columns, _cells(store.value_schema, value), strict=True)), self._room)
+            facts(list(zip(columns, texts_of(store.value_schema, value), strict=True)), self._room)
         )
 
     def key_history(self, store: InspectedStore, key: Row, lines: Sequence[KeyVersion]) -> None:
@@ -201,10 +206,10 @@ class ConsoleOutput(Output):
             return
         table = self._grid(
             number("version"), Column("committed"), Column("change"),
-            *map(_column, store.value_schema),
+            *map(shown_column, store.value_schema),
         )  # fmt: skip
         for line in lines:
-            cells = _cells(store.value_schema, line.value)
+            cells = texts_of(store.value_schema, line.value)
             table.add(
                 line.version,
                 time_text(line.committed_at_ms),
@@ -216,23 +221,25 @@ class ConsoleOutput(Output):
 
     def rows(self, store: InspectedStore, version: int, table: pa.Table, more: bool) -> None:
         fields = store.fields_of(table)
-        shown = self._grid(*map(_column, fields))
+        shown = self._grid(*map(shown_column, fields))
         codec = RowCodec(Schema(StructType(fields)))
         for row in codec.from_arrow(table.columns, table.num_rows):
-            shown.add(*_cells(fields, row))
+            shown.add(*texts_of(fields, row))
         self._show(shown)
         rows = "1 row" if table.num_rows == 1 else f"{table.num_rows:,} rows"
         count = f"{rows} of version {version}"
         self._note(f"{count}; there are more: --limit 0 shows all" if more else count)
 
     def diff(self, store: InspectedStore, diff: Diff) -> None:
-        values = [_column(field, f" {side}") for field in store.value_schema for side in _SIDES]
-        table = self._grid(Column(""), *map(_column, store.key_schema), *values)
+        values = [
+            shown_column(field, f" {side}") for field in store.value_schema for side in _SIDES
+        ]
+        table = self._grid(Column(""), *map(shown_column, store.key_schema), *values)
         for change in diff.changes:
-            before = _cells(store.value_schema, change.before)
-            after = _cells(store.value_schema, change.after)
+            before = texts_of(store.value_schema, change.before)
+            after = texts_of(store.value_schema, change.after)
             sides = [cell for pair in zip(before, after, strict=True) for cell in pair]
-            keys = _cells(store.key_schema, change.key)
+            keys = texts_of(store.key_schema, change.key)
             first = 1 + len(keys)
             aside = {
                 first + 2 * at + side
@@ -266,12 +273,15 @@ class ConsoleOutput(Output):
             self._verdict(result)
 
     def _verdict(self, result: Verification) -> None:
-        count = f"{len(result.files):,} files, {size_text(result.checked_bytes)}"
+        count = f"{_files(result.file_count)}, {size_text(result.checked_bytes)}"
+        others = f"; {_files(result.other_files)} beside them belong to no version"
+        note = others if result.other_files else ""
         if result.intact:
             line = f"{result.location}: {count} checked, all intact"
-            self._console.print(Text(f"{line}, versions {spans(result.readable)}", "green"))
+            self._console.print(Text(f"{line}, versions {spans(result.readable)}{note}", "green"))
             return
-        line = f"{result.location}: {len(result.problems):,} of {count} damaged"
+        damaged = len({check.path for check in result.problems})
+        line = f"{result.location}: {damaged:,} of {count} damaged{note}"
         self._console.print(Text(line, "bold red"))
         self._note(f"versions that can be read: {spans(result.readable) or 'none'}")
         self._note(f"versions that cannot: {spans(result.broken) or 'none'}")
@@ -376,37 +386,6 @@ def _console(*, stderr: bool) -> Console:
     )
 
 
-def _add_segment(table: Grid, segment: SegmentFile, indent: str) -> None:
-    place = segment.path if segment.offset is None else f"{segment.path} at {segment.offset:,}"
-    versions = str(segment.high) if segment.low == segment.high else f"{segment.low}–{segment.high}"
-    table.add(
-        f"{indent}{segment.kind}",
-        versions,
-        f"{segment.rows:,}",
-        f"{segment.tombstones:,}",
-        size_text(segment.size_bytes),
-        place if segment.present else f"{place} (missing or cut)",
-        style="red" if not segment.present else "dim" if indent else None,
-    )
-
-
-def _column(field: Field, suffix: str = "") -> Column:
-    """The column of a table for a column of a store; text and nested values may be cut."""
-    name, kind = one_line(field.name) + suffix, field.type.arrow
-    if field.meaning == MILLISECONDS:
-        return Column(name)
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return number(name)
-    is_short = isinstance(field.type, (TimeType, IntervalType)) or str(field.type) in _WHOLE
-    return Column(name, "whole" if is_short else "cut")
-
-
-def _bounds(store: StoreInfo, part: PartitionInfo) -> tuple[str, str]:
-    """Up to where a partition's keys are evicted, and up to when its entries have expired."""
-    evicted = "–" if part.evict is None else bound_text(store, part.evict)
-    return evicted, "–" if part.expire is None else moment_text(part.expire)
-
-
 def _root_facts(root: RootInfo) -> dict[str, str]:
     tags = ", ".join(f"{name} = {version}" for name, version in sorted(root.tags.items()))
     return {
@@ -443,13 +422,6 @@ def _partitions(store: StoreInfo) -> str:
     if len(store.partitions) == 1 and store.partitions[0].partition:
         return f"#{store.partitions[0].partition}"
     return str(len(store.partitions))
-
-
-def _cells(fields: Iterable[Field], row: Row | None) -> list[str]:
-    """The cells of a row as a table shows them; none of them where there is no row."""
-    if row is None:
-        return ["" for _ in fields]
-    return [field_text(field, cell) for field, cell in zip(fields, row, strict=True)]
 
 
 def _place(check: FileCheck) -> str:

@@ -118,7 +118,7 @@ def _no_store(storage: Storage) -> InvalidArgument:
                 return _refusal(f"{location} is inside a root. Name the root itself: {parent}")
     return _refusal(
         f"{location} holds no Holdfast state: neither it nor the folders below it have a version. "
-        "Check the path; for a query it is `<checkpointLocation>/holdfast`."
+        "Check the path. For a query, name its checkpoint or its stateLocation."
     )
 
 

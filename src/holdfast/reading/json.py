@@ -123,7 +123,10 @@ def diff_json(store: InspectedStore, diff: Diff) -> JsonBody:
 def verification_json(results: Sequence[Verification]) -> JsonBody:
     """The outcome of checking some roots."""
     intact = all(result.intact for result in results)
-    roots = [{**asdict(result), "intact": result.intact} for result in results]
+    roots = [
+        {**asdict(result), "file_count": result.file_count, "intact": result.intact}
+        for result in results
+    ]
     return {"intact": intact, "roots": roots}
 
 

@@ -96,6 +96,8 @@ class VersionInfo:
     size_bytes: int | None = None
     tags: tuple[str, ...] = ()
     problem: str | None = None
+    removable_from_ms: int | None = None
+    """When its grace period ends and clean-up may remove it; None for a version that is kept."""
 
     @property
     def bytes(self) -> int | None:
@@ -201,6 +203,7 @@ class Verification:
     """The outcome of checking every byte of a root.
 
     `readable` versions can be read, if need be through fallbacks; `broken` ones cannot.
+    `other_files` belong to no version: notes of streams, and what clean-up has not removed yet.
     """
 
     location: str
@@ -208,6 +211,12 @@ class Verification:
     checked_bytes: int
     readable: tuple[int, ...]
     broken: tuple[int, ...]
+    other_files: int = 0
+
+    @property
+    def file_count(self) -> int:
+        """How many files were checked; a pack is one, however many entries were."""
+        return len({check.path for check in self.files})
 
     @property
     def problems(self) -> tuple[FileCheck, ...]:

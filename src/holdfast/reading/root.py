@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
@@ -12,6 +13,7 @@ from holdfast.engine.partition.reader import PartitionReader
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.log import VersionLog
+from holdfast.engine.versions.retention import USUAL_RETENTION, grace_ends_ms
 from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
 from holdfast.ids import DEFAULT_STORE_NAME, OPERATOR
 from holdfast.reading.figures import store_infos, version_info
@@ -157,10 +159,24 @@ class Root:
     ) -> list[VersionInfo]:
         """The versions there are, newest first; figures of the chosen stores only."""
         self._check_choice(operator, store, partition)
-        return [
+        ends = self._grace_ends()
+        infos = (
             self._info(version, operator, store, partition)
             for version in self.versions[::-1][:limit]
-        ]
+        )
+        return [replace(info, removable_from_ms=ends.get(info.version)) for info in infos]
+
+    def _grace_ends(self) -> dict[int, int]:
+        """When the versions that wait for their end may be removed, as far as that is known."""
+        retention = self.newest_readable().retention or USUAL_RETENTION
+        if len(self.versions) <= retention["versions"]:
+            return {}
+        committed = {}
+        for version in self.versions:
+            with suppress(Corruption):
+                committed[version] = self.manifest(version).committed_at_ms
+        tagged = set(self._known_tags.values())
+        return grace_ends_ms(committed, tagged, retention["versions"], retention["grace_ms"])
 
     def _info(
         self, version: int, operator: int | None, store: str | None, partition: int | None

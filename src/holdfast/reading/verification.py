@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+import xxhash
+
 from holdfast.engine.files.blocks import BadSegment
-from holdfast.engine.files.filenames import TAGS, copy_path, manifest_path
+from holdfast.engine.files.filenames import OUTBOX, TAGS, copy_path, is_own_file, manifest_path
 from holdfast.engine.files.manifest import Manifest, SegmentRef
 from holdfast.engine.partition.chain import SegmentCache
+from holdfast.engine.storage import BlobNotFound
 from holdfast.errors import Corruption, InvalidArgument, Unavailable
 from holdfast.reading.model import FileCheck, Verification
 from holdfast.reading.root import Root
 
+_SMALL = ("manifest", "tag", OUTBOX)
+"""Kinds of files that the progress does not count."""
 Progress = Callable[[int, int, str], None]
 """Called with the bytes checked so far, all there are to check, and the file at hand."""
 
@@ -38,7 +43,8 @@ def verify(root: Root, progress: Progress | None = None) -> Verification:
     root = Root(root.storage.source)  # one that has not read round anything yet
     manifests, checks = _check_manifests(root)
     checks += _check_tags(root)
-    segments = _segments(root, manifests)
+    listed = [blob.path for blob in root.storage.list("")]
+    segments = _segments(root, manifests, set(listed))
     total = sum(segment.ref.info.size for segment in segments.values())
     done = 0
     for segment in segments.values():
@@ -47,13 +53,16 @@ def verify(root: Root, progress: Progress | None = None) -> Verification:
         checks.append(_segment_check(segment))
     if progress is not None:
         progress(total, total, "")
+    checks += _check_outbox(root, manifests, set(listed))
+    known = {check.path for check in checks}
     good = [v for v, manifest in manifests.items() if _readable(manifest, segments)]
     return Verification(
         location=root.location,
         files=tuple(checks),
-        checked_bytes=done + sum(c.size_bytes for c in checks if c.kind in ("manifest", "tag")),
+        checked_bytes=done + sum(c.size_bytes for c in checks if c.kind in _SMALL),
         readable=tuple(good),
         broken=tuple(v for v in root.versions if v not in set(good)),
+        other_files=sum(is_own_file(path) and path not in known for path in listed),
     )
 
 
@@ -87,7 +96,30 @@ def _check_tags(root: Root) -> list[FileCheck]:
     return checks
 
 
-def _segments(root: Root, manifests: Mapping[int, Manifest]) -> dict[tuple[str, str], _Segment]:
+def _check_outbox(
+    root: Root, manifests: Mapping[int, Manifest], there: Collection[str]
+) -> list[FileCheck]:
+    """The output of the newest version, as far as it is still there to be delivered."""
+    newest = manifests.get(root.versions[-1])
+    checks = []
+    for part in () if newest is None else newest.outbox:
+        path, start, size = part["path"], part["offset"], part["size"]
+        if path not in there:
+            continue
+        problem = None
+        try:
+            data = root.storage.read_range(path, start, start + size)
+            if xxhash.xxh3_64_hexdigest(data) != part["checksum"]:
+                problem = "it does not have the checksum the manifest says"
+        except (BlobNotFound, Unavailable) as error:
+            problem = str(error)
+        checks.append(FileCheck(path, OUTBOX, size, (root.versions[-1],), start, problem))
+    return checks
+
+
+def _segments(
+    root: Root, manifests: Mapping[int, Manifest], there: Collection[str]
+) -> dict[tuple[str, str], _Segment]:
     """Every segment some version needs, by directory and name, in the order of their age."""
     found: dict[tuple[str, str], _Segment] = {}
     for version, manifest in manifests.items():
@@ -100,7 +132,6 @@ def _segments(root: Root, manifests: Mapping[int, Manifest]) -> dict[tuple[str, 
                     (directory, ref.name), _Segment(ref, ref.path(directory), cache)
                 )
                 segment.versions.append(version)
-    there = {blob.path for blob in root.storage.list("")}
     copied = [(place, each) for place, each in found.items() if copy_path(each.path) in there]
     for (directory, name), each in copied:
         path = copy_path(each.path)

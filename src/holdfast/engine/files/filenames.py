@@ -18,6 +18,7 @@ STATE_FOLDER = "holdfast"
 SEGMENT_KINDS = ("delta", "merge", "snapshot")
 PACK, OUTBOX = "pack", "outbox"
 _COPY = ".copy"
+_FOLDERS = frozenset({VERSIONS, PACKS, TAGS, RETIRING, DELIVERED, OUTBOXES, CLAIMS})
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 _JUMP = re.compile(rf"{VERSIONS}/(?P<version>\d{{1,18}})\.number-(?P<number>\d{{1,18}})")
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
@@ -162,6 +163,12 @@ def data_file(path: str) -> DataFile | None:
     if match["kind"] not in ((*SEGMENT_KINDS, PACK) if is_copy else (*SEGMENT_KINDS, PACK, OUTBOX)):
         return None
     return DataFile(int(match["version"]), match["attempt"], match["kind"], is_copy)
+
+
+def is_own_file(path: str) -> bool:
+    """Whether a path, relative to a root, is this root's own: data, a version, a tag or a note."""
+    first, slash, _ = path.partition("/")
+    return not slash or first in _FOLDERS or is_own_data(path)
 
 
 def is_own_data(path: str) -> bool:

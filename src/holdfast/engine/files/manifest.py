@@ -129,6 +129,8 @@ class Manifest:
     tags: Mapping[str, int] = field(default_factory=dict)
     parent_commit_id: str | None = None
     numbering: Mapping[str, int] | None = None
+    retention: Mapping[str, int] | None = None
+    """How many `versions` its writer keeps, and one more for how long (`grace_ms`); None: usual."""
 
     def entry(self, operator: int, store: str, partition: int) -> PartitionEntry:
         """One partition's entry. Requires: it exists."""
@@ -255,6 +257,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         "delivered_through": manifest.delivered_through,
         "tags": dict(manifest.tags),
         **({} if manifest.numbering is None else {"numbering": dict(manifest.numbering)}),
+        **({} if manifest.retention is None else {"retention": dict(manifest.retention)}),
     }
 
 
@@ -281,6 +284,7 @@ def _from_json(body: dict[str, Any]) -> Manifest:
         tags=body["tags"],
         parent_commit_id=body["parent_commit_id"],
         numbering=_numbering_from_json(body.get("numbering")),
+        retention=_retention_from_json(body.get("retention")),
     )
 
 
@@ -370,6 +374,12 @@ def segment_from_json(body: list[Any]) -> SegmentRef:
 
 def _pack_from_json(version: int, attempt: str, offset: int) -> PackSlice:
     return PackSlice(_number(version), _part_of_name(attempt), offset)
+
+
+def _retention_from_json(body: dict[str, Any] | None) -> dict[str, int] | None:
+    if body is None:
+        return None
+    return {"versions": int(body["versions"]), "grace_ms": int(body["grace_ms"])}
 
 
 def _numbering_from_json(body: dict[str, Any] | None) -> dict[str, int] | None:

@@ -15,6 +15,7 @@ from holdfast.engine.hashing.spark_hash import HASH_NAME
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.commit import PreparedPartition, check_prepared, next_operators
 from holdfast.engine.versions.log import VersionLog
+from holdfast.engine.versions.retention import USUAL_RETENTION, retention_of
 from holdfast.errors import Conflict, HoldfastError
 
 _PACK_ALIGNMENT = 64
@@ -83,6 +84,7 @@ class Committer:
     ) -> Manifest:
         if self._epoch is None:
             self._epoch = base.epoch + 1
+        kept = retention_of(self._conf)
         return replace(
             base,
             version=base.version + 1,
@@ -95,6 +97,7 @@ class Committer:
             hash_name=HASH_NAME,
             operators=next_operators(base, prepared, self._present(base, prepared)),
             tags=self._versions.intact_tags(),
+            retention=None if kept == USUAL_RETENTION else kept,
             **facts,
         )
 

@@ -29,6 +29,15 @@ _VERSIONS_WITH_COPIES = 3
 """The two newest, and one more, which is among the two if the newest manifest is damaged."""
 
 
+def retention_of(conf: StateStoreConf) -> dict[str, int]:
+    """How many versions a writer keeps, and for how long one more, as manifests say it."""
+    return {"versions": conf.min_versions_to_retain, "grace_ms": conf.grace_period_ms}
+
+
+USUAL_RETENTION = retention_of(StateStoreConf.empty)
+"""That of a manifest that does not say it."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeptVersion:
     """A manifest that stays: when it was committed and the files it needs."""
@@ -69,20 +78,26 @@ def retired_versions(
     now_ms: int,
     grace_ms: int,
 ) -> list[int]:
-    """Versions to remove: not among the newest `keep`, without a tag, and past the grace period.
+    """Versions to remove: not among the newest `keep`, without a tag, and past the grace period."""
+    ends = grace_ends_ms(committed_at_ms, tagged, keep, grace_ms)
+    return [version for version, end_ms in ends.items() if now_ms >= end_ms]
+
+
+def grace_ends_ms(
+    committed_at_ms: Mapping[int, int], tagged: Collection[int], keep: int, grace_ms: int
+) -> dict[int, int]:
+    """Until when each version waits that is not among the newest `keep` and has no tag.
 
     The grace period counts from the commit that pushed a version out of the newest `keep`, not from
     its own commit: readers get the whole period, however old the version is by then.
     """
     ordered = sorted(committed_at_ms)
-    retired = []
-    for place, version in enumerate(ordered):
-        successor = place + max(keep, 2)
-        if successor >= len(ordered) or version in tagged:
-            continue
-        if now_ms - committed_at_ms[ordered[successor]] >= grace_ms:
-            retired.append(version)
-    return retired
+    successors = zip(ordered, ordered[max(keep, 2) :], strict=False)
+    return {
+        version: committed_at_ms[successor] + grace_ms
+        for version, successor in successors
+        if version not in tagged
+    }
 
 
 def dead_files(

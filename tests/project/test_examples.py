@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # The others have a test of their own below.
 OWN = {
     "continuous_profit", "weekly_spending", "checkpointing", "demo", "shopping_totals",
-    "weekly_purchases", "fraud_detection", "totals_service",
+    "weekly_purchases", "fraud_detection", "totals_service", "click_sessions",
+    "anomaly_detector", "ported_upserts",
 }  # fmt: skip
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem not in OWN)
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
@@ -111,6 +112,37 @@ def test_fraud_detection_blocks_the_stolen_card(scripts: Scripts) -> None:
         "4000 alert: 700.00",
         "4000 blocked: 650.00",
     ]
+
+
+def test_click_sessions_are_written_once_across_a_restart(scripts: Scripts) -> None:
+    shown = scripts.run(ROOT / "examples" / "click_sessions.py")
+    assert left_in(scripts.cwd) == []
+    assert shown.splitlines() == [
+        "after run 1",
+        "  open: 2",
+        "after run 2",
+        "  Jade 12:05 to 12:14, 2 clicks",
+        "  Sankar 12:00 to 12:13, 3 clicks",
+        "  open: 1",
+    ]
+
+
+def test_anomaly_detector_finds_odd_and_silent_sensors(scripts: Scripts) -> None:
+    shown = scripts.run(ROOT / "examples" / "anomaly_detector.py")
+    assert left_in(scripts.cwd) == []
+    assert shown.splitlines() == [
+        "oven high, 1 in an hour: 181 180 260",
+        "door silent, 1 in an hour: 20",
+        "oven high, 2 in an hour: 180 260 270",
+    ]
+
+
+def test_ported_upserts_give_with_holdfast_what_they_give_with_spark(scripts: Scripts) -> None:
+    shown = scripts.run(ROOT / "examples" / "ported_upserts.py")
+    assert left_in(scripts.cwd) == []
+    sparks, ours = shown.splitlines()
+    assert sparks == "spark: north 12:00 15, south 12:00 7, south 12:10 4"
+    assert ours == sparks.replace("spark", "holdfast")
 
 
 def test_processors_of_rows_need_neither_pandas_nor_protobuf(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
+import anomaly_detector
 import fraud_detection
 import shopping_totals
 import weekly_purchases
@@ -81,3 +82,39 @@ def test_a_card_is_blocked_at_its_third_alert_of_a_day_and_not_for_slow_shoppers
     assert driver.state("alerts") == {}
     push(a_day_later + 20, "4000", 0.5)
     assert push(a_day_later + 30, "4000", 600) == [("4000", "alert")]
+
+
+def test_a_sensor_is_told_when_it_is_odd_or_silent_and_faults_are_forgotten_after_an_hour() -> None:
+    driver = StateTestDriver(
+        anomaly_detector.AnomalyDetector(),
+        "sensor",
+        "sensor string, reading double, at timestamp, at_ms long",
+        anomaly_detector.ANOMALIES,
+        time_mode="EventTime",
+        watermark=("at", "1 minute"),
+    )
+    start = datetime(2024, 5, 1, 12, tzinfo=UTC)
+
+    def push(*readings: tuple[int, str, float]) -> list[tuple[Any, ...]]:
+        rows = [
+            (sensor, reading, at, int(at.timestamp() * 1000))
+            for minute, sensor, reading in readings
+            for at in [start + timedelta(minutes=minute)]
+        ]
+        return sorted(tuple(row) for row in driver.push(rows))
+
+    assert [push(*batch) for batch in anomaly_detector.READINGS] == [
+        [],
+        [("door", "silent", 1, "20"), ("oven", "high", 1, "181 180 260")],
+        [("oven", "high", 2, "180 260 270")],
+    ]
+    assert driver.state("normal")[("oven",)] == (6, 180.5, 1.5), "odd readings are not normal"
+    assert driver.state("last") == {("oven",): [(260.0,), (270.0,), (181.0,)]}
+    assert driver.state("faults") == {
+        ("door",): {("silent",): (1,)},
+        ("oven",): {("high",): (2,)},
+    }
+    assert list(driver.timers()) == [("oven",)], "a timer that has fired is gone"
+    # Its last fault is more than an hour ago, so the count starts again.
+    assert push((80, "door", 19.0)) == [("oven", "silent", 1, "260 270 181")]
+    assert driver.state("faults") == {("oven",): {("silent",): (1,)}}

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -24,6 +24,7 @@ from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.spark.operators.operator import ViewSource
+from holdfast.spark.pipeline.spec import ViewRequest
 from holdfast.spark.pipeline.stages import StageRun
 from holdfast.spark.pipeline.templates import Template
 from holdfast.streams import process
@@ -45,16 +46,6 @@ _SMALL_BYTES = 16 << 10
 """If a partition's delta is no larger than this, none of its rows exceeds a database's limit."""
 _COUNTS = "written long, removed long, odd long"
 _PACKED = re.compile(r"holdfast error: (?P<json>\[.*\])")
-
-
-@dataclass(frozen=True)
-class ViewRequest:
-    """The view that a writer's options ask for."""
-
-    location: str
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    operator: int | None = None
-    variable: str | None = None
 
 
 def take_view_request(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.errors import InvalidArgument
-from holdfast.streams.processors.groups import LateFilter
 
 NO_TIME, PROCESSING_TIME, EVENT_TIME = "none", "processingtime", "eventtime"
 TIME_MODES = (NO_TIME, PROCESSING_TIME, EVENT_TIME)
@@ -20,6 +19,14 @@ def checked_time_mode(time_mode: str) -> str:
             f"The time mode must be None, ProcessingTime or EventTime, not {time_mode!r}."
         )
     return mode
+
+
+@dataclass(frozen=True)
+class LateFilter:
+    """Rows whose `column` is at or below `upto_us` are late; null is never late."""
+
+    column: str
+    upto_us: int
 
 
 @dataclass(frozen=True, slots=True)

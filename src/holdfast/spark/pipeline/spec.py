@@ -10,7 +10,16 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from holdfast.spark.pipeline.flow import Flow, Sources, Stage
-from holdfast.spark.view import ViewRequest
+
+
+@dataclass(frozen=True)
+class ViewRequest:
+    """The view that a writer's options ask for."""
+
+    location: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    operator: int | None = None
+    variable: str | None = None
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,10 @@ from holdfast.engine.partition.columns import canonical_column, equal
 from holdfast.engine.partition.rows import index_numbers
 from holdfast.reserved import HASH
 from holdfast.streams.aggregates.grouping import Numbers
+from holdfast.streams.clock import LateFilter
 from holdfast.streams.tasks.task import check_routing
 
 _ROWS_AT_A_TIME = 50_000
-
-
-@dataclass(frozen=True)
-class LateFilter:
-    """Rows whose `column` is at or below `upto_us` are late; null is never late."""
-
-    column: str
-    upto_us: int
 
 
 @dataclass

@@ -17,9 +17,9 @@ from holdfast.engine.partition.rows import NEVER, index_numbers
 from holdfast.errors import InvalidArgument
 from holdfast.reserved import HASH
 from holdfast.streams.aggregates.grouping import Numbers, Runs, codes_of
-from holdfast.streams.clock import EVENT_TIME, PROCESSING_TIME, Clock, ExpiredTimerInfo
+from holdfast.streams.clock import EVENT_TIME, PROCESSING_TIME, Clock, ExpiredTimerInfo, LateFilter
 from holdfast.streams.outbox import Outbox
-from holdfast.streams.processors.groups import GroupReader, Groups, LateFilter
+from holdfast.streams.processors.groups import GroupReader, Groups
 from holdfast.streams.processors.handle import Handle, QueryInfo, state_class
 from holdfast.streams.processors.states import Cursor, StateVariable, Timers
 from holdfast.streams.processors.variables import TIMER_VARIABLE, TIMERS, Variable

@@ -273,6 +273,23 @@ def test_a_delivery_that_crashed_between_renames_is_completed_with_what_is_missi
     assert list((tmp_path / "out" / "_holdfast").glob("*/*-*")) == []
 
 
+def test_a_plan_that_is_found_is_durable_before_its_files_are_moved(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        failing_rename(patched, 2)  # the plan has its name, no file has
+        with pytest.raises(OSError, match="the disk went away"):
+            sink_in(tmp_path).deliver(spark.range(0, 9, 1, 2), at(1))
+    synced: list[str] = []
+    sync = local_names._sync
+    monkeypatch.setattr(local_names, "_sync", lambda path: (synced.append(path), sync(path)))
+    sink_in(tmp_path).deliver(spark.range(0, 9, 1, 2), at(1))
+    plans = next((tmp_path / "out" / "_holdfast").iterdir())
+    assert synced[0] == str(plans)
+    assert any(path.startswith(f"{plans}/1-") for path in synced[1:])
+    assert numbers(spark, tmp_path) == list(range(9))
+
+
 def test_a_crash_between_link_and_unlink_leaves_one_file(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

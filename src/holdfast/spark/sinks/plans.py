@@ -49,9 +49,15 @@ class Plans:
     def find(self, batch: OutputBatch) -> FilePlan | None:
         """The plan of a version; None if it was not delivered yet.
 
-        Raises IllegalState if a later version was delivered already, or if nothing shows whether
-        the version's rows are there.
+        It survives a power failure. Raises IllegalState if a later version was delivered already,
+        or if nothing shows whether the version's rows are there.
         """
+        plan = self._found(batch)
+        if plan is not None:  # whoever made it may have died before it was synced
+            seam.files.make_durable(self._session, self.folder, [])
+        return plan
+
+    def _found(self, batch: OutputBatch) -> FilePlan | None:
         listed = self._listed()
         if (batch.version, batch.commit_id) in listed:
             return self._read(_name(batch.version, batch.commit_id))

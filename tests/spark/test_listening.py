@@ -531,6 +531,20 @@ def test_the_line_tells_rate_state_watermark_and_version() -> None:
     assert "watermark" not in line.line_of("totals", unmarked)
 
 
+def test_without_a_watermark_neither_line_nor_figures_tell_one() -> None:
+    progress: dict[str, Any] = {
+        **PROGRESS, "stateOperators": [], "isTick": False, "numInputRows": 1,
+        "durationMs": {"triggerExecution": 1, "commit": 1},
+    }  # fmt: skip
+    marked, unmarked = QueryMetrics(), QueryMetrics()
+    marked.add(progress)
+    del progress["eventTime"]
+    unmarked.add(progress)
+    assert "holdfast_watermark_seconds{" in metrics_text([marked])
+    assert "holdfast_watermark_seconds{" not in metrics_text([unmarked])
+    assert "watermark" not in line.line_of("totals", progress)
+
+
 def test_there_is_no_line_in_a_log_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert line.open_line() is None

@@ -218,11 +218,13 @@ def test_progress_names_the_operators_as_spark_does(spark: SparkSession, tmp_pat
     )
     query.awaitTermination()
     operators = query.lastProgress["stateOperators"]
-    assert [operator["operatorName"] for operator in operators] == ["dedupe", "stateStoreSave"]
-    dropped = [p["stateOperators"][0]["customMetrics"]["numDroppedDuplicateRows"]
+    assert [(operator["operatorName"], operator["operatorId"]) for operator in operators] == [
+        ("stateStoreSave", 1), ("dedupe", 0),
+    ]  # fmt: skip
+    dropped = [p["stateOperators"][1]["customMetrics"]["numDroppedDuplicateRows"]
                for p in query.recentProgress]  # fmt: skip
-    late = [p["stateOperators"][0]["numRowsDroppedByWatermark"] for p in query.recentProgress]
-    updated = [p["stateOperators"][0]["numRowsUpdated"] for p in query.recentProgress]
+    late = [p["stateOperators"][1]["numRowsDroppedByWatermark"] for p in query.recentProgress]
+    updated = [p["stateOperators"][1]["numRowsUpdated"] for p in query.recentProgress]
     read = [p["numInputRows"] for p in query.recentProgress]
     assert sum(dropped) + sum(late) + sum(updated) == sum(read)
     assert sum(late) > 0

@@ -55,8 +55,11 @@ class Frames:
     def filler(self, session: Session, frame: Frame, stand_ins: Sequence[Frame]) -> None:
         return None
 
-    def observed_metrics(self, frame: Frame, prefix: str) -> list[int]:
+    def observed_metrics(self, frame: Frame, prefix: str) -> list[list[int]]:
         return []
+
+    def has_watermark(self, frame: Frame) -> bool:
+        return True
 
 
 class Tasks:

@@ -94,8 +94,14 @@ class Frames(Protocol):
         None if the frame has to be made anew each time. Requires of rows: the stand-ins' types.
         """
 
-    def observed_metrics(self, frame: DataFrame, prefix: str) -> list[int]:
-        """The numbers that the jobs over a frame observed under names that begin so."""
+    def observed_metrics(self, frame: DataFrame, prefix: str) -> list[list[int]]:
+        """The numbers that the jobs over a frame observed under each name that begins so.
+
+        Where the first of them is null they are left out.
+        """
+
+    def computed_rows(self, frame: DataFrame) -> int:
+        """How many rows a frame has, every one of which is computed and forgotten."""
 
 
 class Placement(Protocol):
@@ -252,8 +258,13 @@ class Queries(Protocol):
     def idle_interval_ms(self, query: StreamingQuery) -> int:
         """How often Spark tells that a query is idle."""
 
-    def source_progress(self, query: StreamingQuery, batch_id: int) -> list[dict[str, Any]] | None:
-        """What Spark's own progress says of a batch's sources; None before Spark has told."""
+    def batch_progress(self, query: StreamingQuery, batch_id: int) -> dict[str, Any] | None:
+        """Spark's own progress of a batch; None before Spark has told."""
+
+    def idle_progress(self, query: StreamingQuery, *, newest: bool = False) -> list[dict[str, Any]]:
+        """What Spark has told of triggers that found no data, oldest first; where only the newest
+        is wanted, nothing if that was a batch.
+        """
 
 
 class Files(Protocol):
@@ -309,10 +320,10 @@ class Files(Protocol):
 class MemoryRows(Protocol):
     """Rows of one schema as a temporary view, which shows what was added so far."""
 
-    def add(self, number: int, frame: DataFrame, *, instead: bool) -> None:
+    def add(self, number: int, frame: DataFrame, *, instead: bool) -> int:
         """Add rows, in place of all others if `instead`. Not those of a number that it has had.
 
-        Requires: numbers rise.
+        Returns how many rows the frame has. Requires: numbers rise.
         """
 
 

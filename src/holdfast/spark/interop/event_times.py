@@ -70,4 +70,7 @@ def _identity(node: Any) -> str:
 
 def _stats(node: Any) -> EventTimeStats:
     stats = node.eventTimeStats().value()
-    return EventTimeStats(int(node.delayMs()), int(stats.count()), int(stats.max()))
+    delay_ms, rows, largest = int(node.delayMs()), int(stats.count()), int(stats.max())
+    if not rows:
+        return EventTimeStats(delay_ms, rows, largest)
+    return EventTimeStats(delay_ms, rows, largest, int(stats.min()), int(stats.avg()))

@@ -131,17 +131,25 @@ def _renamed(session: SparkSession, plan: Any, given: list[Any], wanted: list[An
     return project(scala_seq(session, columns), plan)
 
 
-def observed_metrics(frame: DataFrame, prefix: str) -> list[int]:
-    """The numbers that the jobs over a frame observed under names that begin so, without nulls."""
+def observed_metrics(frame: DataFrame, prefix: str) -> list[list[int]]:
+    """The numbers that the jobs over a frame observed under each name that begins so.
+
+    Where the first of them is null they are left out.
+    """
     found = [
         (str(pair._1()), pair._2())
         for pair in scala_list(frame._jdf.queryExecution().observedMetrics().toSeq())
     ]
     return [
-        int(row.getLong(0))
+        [int(row.getLong(place)) for place in range(int(row.length()))]
         for name, row in found
         if name.startswith(prefix) and not row.isNullAt(0)
     ]
+
+
+def computed_rows(frame: DataFrame) -> int:
+    """How many rows a frame has, every one of which is computed and forgotten."""
+    return int(frame._jdf.queryExecution().toRdd().count())
 
 
 def counts_every_row(frame: DataFrame) -> bool:

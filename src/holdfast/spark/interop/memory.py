@@ -24,9 +24,11 @@ class MemoryTable:
         plan = java_class(session, f"{_SOURCES}.MemoryPlan")(self._sink, columns)
         frames.frame_of(session, plan).createOrReplaceTempView(name)
 
-    def add(self, number: int, frame: DataFrame, *, instead: bool) -> None:
+    def add(self, number: int, frame: DataFrame, *, instead: bool) -> int:
         """Add rows, in place of all others if `instead`. Not those of a number that it has had.
 
-        Requires: numbers rise. The rows stay in the JVM.
+        Returns how many rows the frame has. Requires: numbers rise. The rows stay in the JVM.
         """
-        self._sink.write(number, instead, frame._jdf.toDF().collect())
+        rows = frame._jdf.toDF().collect()
+        self._sink.write(number, instead, rows)
+        return len(rows)

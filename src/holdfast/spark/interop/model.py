@@ -23,11 +23,13 @@ Fill = Callable[[Sequence[DataFrame | None]], DataFrame]
 
 @dataclass(frozen=True)
 class EventTimeStats:
-    """What one withWatermark of the running query saw: the delay and the largest time so far."""
+    """What one withWatermark of the running query saw of a batch: its delay, rows and times."""
 
     delay_ms: int
     rows: int
     max_ms: int
+    min_ms: int = 0
+    avg_ms: int = 0
 
 
 Observe = Callable[[], list[EventTimeStats]]

@@ -13,7 +13,7 @@ from holdfast.checkpoint import SparkCheckpoint
 from holdfast.spark.interop.event_times import event_time_stats
 from holdfast.spark.interop.planning import PlainPlanning
 
-__all__ = ["event_time_stats", "idle_interval_ms", "source_progress", "start"]
+__all__ = ["batch_progress", "event_time_stats", "idle_interval_ms", "idle_progress", "start"]
 
 
 def start(
@@ -39,9 +39,25 @@ def idle_interval_ms(query: StreamingQuery) -> int:
     return int(session.sessionState().conf().streamingNoDataProgressEventInterval())
 
 
-def source_progress(query: StreamingQuery, batch_id: int) -> list[dict[str, Any]] | None:
-    """What Spark's own progress says of a batch's sources; None before Spark has told."""
+def batch_progress(query: StreamingQuery, batch_id: int) -> dict[str, Any] | None:
+    """Spark's own progress of a batch; None before Spark has told.
+
+    Spark also tells of triggers that found no data, under the number of the batch to come.
+    """
     for told in reversed(list(query._jsq.recentProgress())):
-        if told.batchId() == batch_id:
-            return list(json.loads(told.json())["sources"])
+        if told.batchId() == batch_id and _has_batch(told):
+            return dict(json.loads(told.json()))
     return None
+
+
+def idle_progress(query: StreamingQuery, *, newest: bool = False) -> list[dict[str, Any]]:
+    """What Spark has told of triggers that found no data, oldest first; where only the newest is
+    wanted, nothing if that was a batch.
+    """
+    last = [query._jsq.lastProgress()] if newest else query._jsq.recentProgress()
+    every = [told for told in last if told is not None]
+    return [dict(json.loads(told.json())) for told in every if not _has_batch(told)]
+
+
+def _has_batch(told: Any) -> bool:
+    return bool(told.durationMs().containsKey("addBatch"))

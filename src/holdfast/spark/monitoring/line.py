@@ -19,14 +19,14 @@ from rich.text import Text
 def line_of(name: str, progress: Mapping[str, Any]) -> str:
     """A query's progress in one line of text."""
     rows = sum(operator["numRowsTotal"] for operator in progress["stateOperators"])
-    watermark = progress["eventTime"]["watermark"]
+    watermark = progress.get("eventTime", {}).get("watermark")
     parts = [
         name,
         f"version {progress['version']}",
         f"{progress['inputRowsPerSecond']:,.0f} rows/s",
         f"{rows:,} rows in state",
     ]
-    if not watermark.startswith("1970-01-01T00:00:00.000"):
+    if watermark is not None and not watermark.startswith("1970-01-01T00:00:00.000"):
         parts.append(f"watermark {watermark.removesuffix('.000Z').removesuffix('Z')}")
     return "  ".join(parts)
 

@@ -101,6 +101,8 @@ def spark_progress(progress: Mapping[str, Any]) -> StreamingQueryProgress:
     """A progress as PySpark's class; Spark's fields are also attributes, ours only items."""
     built = StreamingQueryProgress.fromJson(dict(progress))
     dict.update(built, {name: progress[name] for name in _OWN_FIELDS})
+    for operator, told in zip(built.stateOperators, progress["stateOperators"], strict=True):
+        dict.update(operator, {"operatorId": told["operatorId"]})
     return built
 
 

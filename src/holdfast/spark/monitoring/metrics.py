@@ -58,15 +58,16 @@ class QueryMetrics:
         duration = progress["durationMs"]
         with self._lock:
             self._set("version", progress["version"])
-            self._set("watermark_seconds", _seconds(progress["eventTime"]["watermark"]))
+            if "eventTime" in progress:
+                self._set("watermark_seconds", _seconds(progress["eventTime"]["watermark"]))
             self._count("versions_total", 1)
             self._count("ticks_total", int(progress["isTick"]))
             self._count("input_rows_total", progress["numInputRows"])
             self._set("input_rows_per_second", progress["inputRowsPerSecond"])
             self._set("batch_duration_seconds", duration["triggerExecution"] / 1000)
             self._set("commit_duration_seconds", duration["commit"] / 1000)
-            for number, operator in enumerate(progress["stateOperators"]):
-                self._add_operator(number, operator)
+            for operator in progress["stateOperators"]:
+                self._add_operator(operator["operatorId"], operator)
 
     def _add_operator(self, number: int, operator: Mapping[str, Any]) -> None:
         labels = (("operator", operator["operatorName"]), ("operator_id", str(number)))

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from holdfast.spark.interop import seam
 from holdfast.spark.monitoring.line import Line, line_of, open_line
 from holdfast.spark.monitoring.listeners import Announcer, Listeners
 from holdfast.spark.monitoring.metrics import MetricsServer, QueryMetrics
+from holdfast.spark.monitoring.progress import complete, idle
 from holdfast.spark.running.spark_query import SparkQuery
 
 log = logging.getLogger(__name__)
@@ -84,11 +86,28 @@ class Watch:
 
     @property
     def recent(self) -> list[dict[str, Any]]:
-        """The progress of the last versions, oldest first."""
+        """The progress of the last versions and idle triggers, oldest first."""
         entries = list(self._entries)
         for entry in entries:
             self._complete(entry)
-        return [entry.progress for entry in entries]
+        versions = [entry.progress for entry in entries]
+        found = list(versions)
+        for told in seam.queries.idle_progress(self._inner.current) if versions else []:
+            before = [each for each in versions if each["timestamp"] < told["timestamp"]]
+            if before:
+                found.append(idle(before[-1], told))
+        return sorted(found, key=_timestamp)[-_PROGRESS_KEPT:]
+
+    @property
+    def last(self) -> dict[str, Any] | None:
+        """The newest progress, of a version or of an idle trigger after it."""
+        if not self._entries:
+            return None
+        entry = self._entries[-1]
+        self._complete(entry)
+        newest = seam.queries.idle_progress(self._inner.current, newest=True)
+        is_idle = bool(newest) and newest[0]["timestamp"] > entry.progress["timestamp"]
+        return idle(entry.progress, newest[0]) if is_idle else entry.progress
 
     @property
     def metrics_url(self) -> str | None:
@@ -116,9 +135,10 @@ class Watch:
             if entry.batch_id is None:
                 progress["sources"] = [_without_rows(source) for source in self._sources]
                 return True
-            found = seam.queries.source_progress(self._inner.current, entry.batch_id)
+            found = seam.queries.batch_progress(self._inner.current, entry.batch_id)
             if found is not None:
-                progress["sources"] = self._sources = found
+                complete(progress, found)
+                self._sources = progress["sources"]
             return found is not None
 
     # -- what listeners receive about the query ------------------------------------------------
@@ -145,6 +165,10 @@ class Watch:
     @property
     def _name(self) -> str:
         return self._inner.name or self.id
+
+
+def _timestamp(progress: Mapping[str, Any]) -> str:
+    return str(progress["timestamp"])
 
 
 def _without_rows(source: dict[str, Any]) -> dict[str, Any]:

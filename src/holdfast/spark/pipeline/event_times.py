@@ -16,7 +16,9 @@ from holdfast.streams.version import Observation, VersionStep
 
 
 def observed(
-    step: VersionStep, seen: Sequence[EventTimeStats], behind: Mapping[EventTime, int | None]
+    step: VersionStep,
+    seen: Sequence[EventTimeStats],
+    behind: Mapping[EventTime, EventTimeStats | None],
 ) -> VersionStep:
     """A step after what Spark saw of its batch, and what was seen behind operators.
 
@@ -24,7 +26,10 @@ def observed(
     """
     return step.observed(
         [Observation(entry.max_ms if entry.rows else None, entry.delay_ms) for entry in seen],
-        [Observation(largest, event_time.delay_ms) for event_time, largest in behind.items()],
+        [
+            Observation(None if found is None else found.max_ms, event_time.delay_ms)
+            for event_time, found in behind.items()
+        ],
     )
 
 

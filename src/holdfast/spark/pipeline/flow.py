@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
 from holdfast.spark.interop import seam
+from holdfast.spark.interop.model import EventTimeStats
 from holdfast.spark.operators.columns import DELAY, is_window, quote_column, with_metadata
 from holdfast.spark.operators.operator import FrameStep, Operator
 from holdfast.spark.pipeline.tagged_union import tagged_union
@@ -40,13 +41,28 @@ class EventTime:
         column = own.getField("end") if is_window(self.column) else own
         # A frame may go two ways that meet again: Spark wants another name for each of them.
         name = f"{self.name}_{uuid4()}"
-        told = frame.observe(name, F.max(F.unix_micros(column)).alias("us"))
+        micros = F.unix_micros(column)
+        told = frame.observe(
+            name,
+            F.max(micros).alias("max"),
+            F.min(micros).alias("min"),
+            F.avg(micros).cast("long").alias("avg"),
+            F.count(micros).alias("rows"),
+        )
         return told.withColumn(self.column.name, with_metadata(own, self.column))
 
-    def largest_ms(self, frame: DataFrame) -> int | None:
-        """The largest event time that jobs over a frame saw; None where they saw none."""
-        micros = seam.frames.observed_metrics(frame, self.name)
-        return max(micros) // 1000 if micros else None
+    def seen(self, frame: DataFrame) -> EventTimeStats | None:
+        """What jobs over a frame saw of the event times; None where they saw none.
+
+        Where the frame goes several ways, the average is that of the first.
+        """
+        found = seam.frames.observed_metrics(frame, self.name)
+        if not found:
+            return None
+        largest, smallest = max(each[0] for each in found), min(each[1] for each in found)
+        return EventTimeStats(
+            self.delay_ms, found[0][3], largest // 1000, smallest // 1000, found[0][2] // 1000
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +186,24 @@ class Stage:
     def output(self, rows: DataFrame) -> DataFrame:
         """The operator's output, made of rows of its `rows_schema`."""
         return seam.frames.identified(self.operator.output(rows), self.after)
+
+
+def order_in_spark(flow: Flow) -> list[int]:
+    """The numbers of a query's operators in the order in which Spark lists them: the last first.
+
+    Spark walks its plan from the output to the sources, into one input after the other.
+    """
+    numbers = {stage: number for number, stage in enumerate(flow.stages)}
+    found: dict[int, None] = {}
+
+    def walk(origins: Sequence[DataFrame | Stage]) -> None:
+        for origin in origins:
+            if isinstance(origin, Stage):
+                found.setdefault(numbers[origin])
+                walk(origin.origins)
+
+    walk(flow.origins)
+    return list(found)
 
 
 class Sources:

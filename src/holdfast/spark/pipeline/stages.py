@@ -15,6 +15,7 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
 from holdfast.spark.interop import seam
+from holdfast.spark.interop.model import EventTimeStats
 from holdfast.spark.operators.frame_limits import frame_limits
 from holdfast.spark.operators.operator import LATE, Operator
 from holdfast.spark.pipeline.flow import EventTime, Flow, Stage
@@ -270,8 +271,10 @@ class ComputedVersion:
     """What is delivered, as far as tasks emitted it."""
     late_rows: int = 0
     """The late rows that Spark itself filtered out."""
-    event_times: dict[EventTime, int | None] = field(default_factory=dict)
-    """The largest ones behind operators."""
+    event_times: dict[EventTime, EventTimeStats | None] = field(default_factory=dict)
+    """Those behind operators."""
+    event_time: EventTimeStats | None = None
+    """The event times of the first withWatermark that saw any."""
     input_rows: int | None = None
     """How many rows the batch had, where the first operator does not get them all."""
 
@@ -284,6 +287,6 @@ class ComputedVersion:
         """Take note of what was observed of the rows of a stage, or of a query's end, if any."""
         if frame is None:
             return
-        self.late_rows += sum(seam.frames.observed_metrics(frame, LATE))
+        self.late_rows += sum(each[0] for each in seam.frames.observed_metrics(frame, LATE))
         for event_time in end.event_times:
-            self.event_times[event_time] = event_time.largest_ms(frame)
+            self.event_times[event_time] = event_time.seen(frame)

@@ -58,14 +58,14 @@ class StatefulQuery:
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:
-        """Progress of the last versions, oldest first."""
+        """Progress of the last versions, and of idle triggers between them, oldest first."""
         return [spark_progress(told) for told in self._watch.recent]
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:
-        """Progress of the last version."""
-        told = self._watch.recent
-        return spark_progress(told[-1]) if told else None
+        """Progress of the last version, or of an idle trigger after it."""
+        told = self._watch.last
+        return None if told is None else spark_progress(told)
 
     def addListener(self, listener: StreamingQueryListener) -> None:
         """Tell a listener of this query from now on; its start is over."""

@@ -18,8 +18,9 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.periodic import PeriodicJob
 from holdfast.errors import Conflict, HoldfastError
 from holdfast.spark.interop import seam
-from holdfast.spark.monitoring.progress import VersionReport, progress
+from holdfast.spark.monitoring.progress import ReportedQuery, VersionReport, progress
 from holdfast.spark.monitoring.watch import Watch
+from holdfast.spark.pipeline.flow import order_in_spark
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.running.failures import as_end, explained, unwrapped
 from holdfast.spark.running.spark_query import INTERRUPTED, SparkQuery
@@ -120,6 +121,8 @@ class QueryRun:
         is_wanted = str(wanted).lower() == "true" and "once" not in spec.trigger
         self.has_ticks = is_wanted and loop.has_ticks
         self.has_cleaned = False
+        self._plan_facts: tuple[list[str], list[int], bool] | None = None
+        """The operators' titles and order, and whether there is a watermark, once asked for."""
         self._ticks = Ticks(
             loop, self.turns.lock, lambda: self._run_version(None, None),
             lambda: inner.status, lambda: outcome.is_over,
@@ -195,15 +198,22 @@ class QueryRun:
     def _tell(self, report: VersionReport) -> None:
         """Report a version. It is delivered: whatever goes wrong here is logged, and no more."""
         try:
-            query = {"id": self.inner.id, "runId": self.inner.runId, "name": self.spec.name}
-            titles = [stage.operator.title for stage in self.spec.stages]
-            told = progress(report, query, titles, self._sink.description)
+            sink = self._sink
+            told = progress(report, self._reported(), sink.description, sink.delivered_rows)
             self.watch.progressed(told, None if report.batch is None else report.batch["id"])
         except Exception:
             log.warning(
                 "Version %d of %s was delivered, but its progress could not be reported",
                 report.version, self.loop.root, exc_info=True,
             )  # fmt: skip
+
+    def _reported(self) -> ReportedQuery:
+        if self._plan_facts is None:
+            titles = [stage.operator.title for stage in self.spec.stages]
+            has_watermark = seam.frames.has_watermark(self.spec.native)
+            self._plan_facts = titles, order_in_spark(self.spec.flow), has_watermark
+        names = {"id": self.inner.id, "runId": self.inner.runId, "name": self.spec.name}
+        return ReportedQuery(names, *self._plan_facts)
 
     # -- ticks ---------------------------------------------------------------------------------
 

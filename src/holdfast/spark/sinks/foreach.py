@@ -26,22 +26,29 @@ class ForeachSink(Sink):
         self._writer = writer
 
     def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
-        frame.rdd.foreachPartition(_of_partition(self._writer, batch.epoch))
+        self.delivered_rows = frame.rdd.mapPartitions(
+            _of_partition(self._writer, batch.epoch)
+        ).sum()
 
 
-def _of_partition(writer: Any, epoch: int) -> Callable[[Iterable[Row]], None]:
-    def call(rows: Iterable[Row]) -> None:
-        for row in rows:
+def _of_partition(writer: Any, epoch: int) -> Callable[[Iterable[Row]], Iterable[int]]:
+    """Writes the rows of a partition, and gives how many they are."""
+
+    def call(rows: Iterable[Row]) -> Iterable[int]:
+        number = 0
+        for number, row in enumerate(rows, 1):  # noqa: B007 - the last one is the count
             writer(row)
+        return [number]
 
-    def write(rows: Iterable[Row]) -> None:
+    def write(rows: Iterable[Row]) -> Iterable[int]:
+        number = 0
         context = TaskContext.get()
         assert context is not None
         wanted = not hasattr(writer, "open") or writer.open(context.partitionId(), epoch)
         failure: Exception | None = None
         try:
             if wanted:
-                for row in rows:
+                for number, row in enumerate(rows, 1):  # noqa: B007 - the last one is the count
                     writer.process(row)
         except Exception as error:
             failure = error
@@ -49,5 +56,6 @@ def _of_partition(writer: Any, epoch: int) -> Callable[[Iterable[Row]], None]:
         finally:
             if hasattr(writer, "close"):
                 writer.close(failure)
+        return [number]
 
     return call if callable(writer) else write

@@ -50,6 +50,9 @@ class Sink(ABC):
     description: str
     """The sink's name in a query's progress."""
 
+    delivered_rows: int = -1
+    """How many rows the last version delivered had; -1 for a sink that does not count them."""
+
     sees_partitions: bool = False
     """Whether a repeated delivery must have the rows in the same partitions as the first one."""
 
@@ -77,7 +80,7 @@ class NoopSink(Sink):
     description = "NoopSink"
 
     def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
-        frame.write.format("noop").mode("overwrite").save()
+        self.delivered_rows = seam.frames.computed_rows(frame)
 
 
 class FunctionSink(Sink):
@@ -111,6 +114,7 @@ class ConsoleSink(Sink):
         line = "-" * 43
         sys.stdout.write(f"{line}\nBatch: {batch.epoch}\n{line}\n")
         frame.show(self._rows, self._truncate)
+        self.delivered_rows = frame.count()
 
 
 class MemorySink(Sink):
@@ -127,7 +131,7 @@ class MemorySink(Sink):
         self._table = seam.tables.memory_table(self._name, native)
 
     def deliver(self, frame: DataFrame, batch: OutputBatch) -> None:
-        self._table.add(batch.version, frame, instead=self._complete)
+        self.delivered_rows = self._table.add(batch.version, frame, instead=self._complete)
 
 
 class KafkaSink(Sink):

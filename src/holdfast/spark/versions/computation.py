@@ -63,6 +63,8 @@ class Computation:
         seen = [] if observe is None else observe()
         check_counted(seen, self._stages, made.results)
         made.step = observed(step, seen, made.event_times)
+        every = [*seen, *filter(None, made.event_times.values())]
+        made.event_time = next((each for each in every if each.rows), None)
         return made
 
     def initial(

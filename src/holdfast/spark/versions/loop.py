@@ -278,7 +278,7 @@ class VersionLoop:
         step = made.step
         return VersionReport(
             self.manifest.version, step.batch, step.marks, seconds, made.results, made.late_rows,
-            merged, made.input_rows, step.numbers.epoch,
+            merged, made.input_rows, step.numbers.epoch, made.event_time,
         )  # fmt: skip
 
     # -- delivering ----------------------------------------------------------------------------

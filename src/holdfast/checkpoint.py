@@ -50,6 +50,9 @@ class CheckpointFiles(Protocol):
     def create_if_absent(self, path: str, text: str, /) -> bool:
         """Make a small text file, whole or not at all, unless there is one; whether it did."""
 
+    def move(self, path: str, target: str, /) -> bool:
+        """Give a small file another name; False where it is gone, or the other name is taken."""
+
 
 class PairedVersion(Protocol):
     """What a version of a state says about the query it belongs to, as its manifest has it."""

@@ -29,7 +29,7 @@ from holdfast.cli import app
 from holdfast.cli.exits import Exit
 from holdfast.cli.texts import clean, size_text, spans
 from holdfast.engine.files.filenames import outbox_path
-from holdfast.engine.files.manifest import encode
+from holdfast.engine.files.manifest_codec import encode
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import CONDITIONS, HoldfastError, InvalidArgument, Unavailable

@@ -20,7 +20,7 @@ from holdfast.engine.files.filenames import (
     tag_name,
     tag_path,
 )
-from holdfast.engine.files.manifest import encode
+from holdfast.engine.files.manifest_codec import encode
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.log import VersionLog
 from holdfast.engine.versions.retention import Cleaner

@@ -20,9 +20,8 @@ from holdfast.engine.files.manifest import (
     PartitionEntry,
     SegmentRef,
     StoreEntry,
-    decode,
-    encode,
 )
+from holdfast.engine.files.manifest_codec import decode, encode
 from holdfast.engine.files.segment import SegmentInfo, Zone
 from holdfast.errors import Corruption, InvalidArgument
 from holdfast.types import parse_schema
@@ -129,10 +128,22 @@ def test_bytes_behind_the_end_are_noticed() -> None:
 
 
 def test_a_newer_format_is_refused_by_name() -> None:
-    newer = SMALL.replace(b"HOLDFAST-MANIFEST 1 ", b"HOLDFAST-MANIFEST 2 ", 1)
-    with pytest.raises(InvalidArgument, match="is in format 2; this release reads format 1") as no:
+    newer = SMALL.replace(b"HOLDFAST-MANIFEST 1 ", b"HOLDFAST-MANIFEST 3 ", 1)
+    with pytest.raises(InvalidArgument, match="format 3; this release reads formats 1 and 2") as no:
         decode(newer, "m")
     assert no.value.condition == "STATE_STORE_UNSUPPORTED_FORMAT"
+
+
+def test_only_a_version_after_which_history_went_back_needs_a_newer_release() -> None:
+    first = decode(SMALL, "m")
+    back = replace(first, lineage=1, operation={"kind": "rollback", "id": "1", "goes_back": True})
+    assert encode(back).startswith(b"HOLDFAST-MANIFEST 2 ")
+    assert decode(encode(back), "m") == back
+    assert back.goes_back
+    repaired = replace(first, operation={"kind": "repair", "id": "2"})
+    assert encode(repaired).startswith(b"HOLDFAST-MANIFEST 1 ")
+    assert decode(encode(repaired), "m") == repaired
+    assert not repaired.goes_back
 
 
 @pytest.mark.parametrize("body", [b"{}", b"[]", b"null", b"{", b'{"version": "3"}'])

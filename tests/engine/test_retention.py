@@ -19,7 +19,8 @@ from holdfast.backends.local import TEMPORARY_PREFIX, LocalStorage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
 from holdfast.engine.files.filenames import manifest_path, pack_path, retiring_path
-from holdfast.engine.files.manifest import SegmentRef, encode
+from holdfast.engine.files.manifest import SegmentRef
+from holdfast.engine.files.manifest_codec import encode
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.log import VersionLog
 from holdfast.engine.versions.retention import Cleaner, KeptVersion, dead_files, retired_versions
@@ -383,3 +384,16 @@ def test_only_old_temporary_files_are_swept(tmp_path: Path) -> None:
     Cleaner(VersionLog(storage, runtime()), runtime(), CONF).clean()
     assert not old.exists()
     assert young.exists(), "a minute is the least, however short the grace period"
+
+
+def test_what_only_changes_state_from_outside_pushes_out_no_version_of_a_batch() -> None:
+    committed = {version: version for version in range(1, 10)}
+    repairs = {7, 8, 9}
+    assert retired_versions(committed, (), 3, 1000, 0) == [1, 2, 3, 4, 5, 6]
+    assert retired_versions(committed, (), 3, 1000, 0, repairs) == [1, 2, 3]
+
+
+def test_versions_that_do_not_count_are_kept_up_to_as_many_as_those_that_do() -> None:
+    committed = {version: version for version in range(1, 21)}
+    repairs = set(range(3, 21))
+    assert retired_versions(committed, (), 3, 1000, 0, repairs) == list(range(1, 15))

@@ -9,7 +9,8 @@ from interrupting import Interrupting, no_answer
 from made_up_manifests import attempt, manifest, ref
 
 from holdfast.engine.files.filenames import manifest_path
-from holdfast.engine.files.manifest import Manifest, encode
+from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.files.manifest_codec import encode
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.log import RecentVersions, VersionLog
 from holdfast.errors import Conflict, Corruption, InvalidArgument, Unavailable, VersionNotFound

@@ -30,6 +30,9 @@ DEFINED_TWICE = {
     "scan": "a command",
     "show": "a command",
     "verify": "a command, and what it calls",
+    # cli.changes declares the commands whose plans the functions of holdfast.admin make.
+    "tag": "a command, and what makes its plan",
+    "untag": "a command, and what makes its plan",
 }
 
 

@@ -17,7 +17,7 @@ import sample_roots
 
 import holdfast
 from holdfast.backends.locations import open_storage
-from holdfast.engine.files.manifest import encode
+from holdfast.engine.files.manifest_codec import encode
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
@@ -38,7 +38,9 @@ def test_a_checkpoint_a_root_and_a_store_of_its_own_are_read_alike(tmp_path: Pat
 
 def test_a_folder_that_holds_no_state_is_refused_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
-    with pytest.raises(InvalidArgument, match=r"holds no Holdfast state.*checkpointLocation") as no:
+    with pytest.raises(
+        InvalidArgument, match=r"holds no Holdfast state.*name its checkpoint"
+    ) as no:
         holdfast.read(tmp_path / "checkpoint")
     assert no.value.condition == "STATE_STORE_NOT_A_STORE"
     with pytest.raises(InvalidArgument, match="does not exist"):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.backends.memory import MemoryStorage
-from holdfast.engine.files import manifest as manifests
+from holdfast.engine.files import manifest_codec as manifests
 from holdfast.engine.storage import Runtime
 from holdfast.standalone.opening import open_on
 from holdfast.standalone.versioned_store import VersionedStore

@@ -21,9 +21,10 @@ import holdfast
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.local import LocalStorage
 from holdfast.conf import StateStoreConf
-from holdfast.engine.files import manifest as manifests
 from holdfast.engine.files import segment_writer
 from holdfast.engine.files.filenames import manifest_path
+from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.files.manifest_codec import MANIFEST_FORMAT, encode
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import InvalidArgument
@@ -144,7 +145,7 @@ def test_golden_files_cover_every_kind_of_file_and_compression() -> None:
 
 def test_the_golden_script_writes_the_newest_format_again(tmp_path: Path) -> None:
     """The same contents always, and the same bytes with the pyarrow that wrote them."""
-    folder = PROJECT / f"tests/recovery/golden/format-{manifests.MANIFEST_FORMAT}"
+    folder = PROJECT / f"tests/recovery/golden/format-{MANIFEST_FORMAT}"
     script = [sys.executable, str(PROJECT / "dev/make_golden.py"), str(tmp_path / "again")]
     subprocess.run(script, check=True, capture_output=True)
     again = json.loads((tmp_path / "again/expected.json").read_text("utf-8"))
@@ -192,8 +193,8 @@ def golden_root(tmp_path: Path) -> Path:
 
 def test_a_manifest_of_an_unknown_format_is_refused_by_name(golden_root: Path) -> None:
     path = max((golden_root / "versions").iterdir(), key=lambda each: int(each.name))
-    path.write_bytes(path.read_bytes().replace(b"HOLDFAST-MANIFEST 1 ", b"HOLDFAST-MANIFEST 2 "))
-    with pytest.raises(InvalidArgument, match="is in format 2; this release reads") as caught:
+    path.write_bytes(path.read_bytes().replace(b"HOLDFAST-MANIFEST 1 ", b"HOLDFAST-MANIFEST 3 "))
+    with pytest.raises(InvalidArgument, match="is in format 3; this release reads") as caught:
         holdfast.open(golden_root)
     assert caught.value.condition == "STATE_STORE_UNSUPPORTED_FORMAT"
     assert f"versions/{path.name}" in caught.value.message
@@ -224,16 +225,16 @@ def test_a_tag_of_an_unknown_format_is_refused_by_name(golden_root: Path) -> Non
     assert "tags/first" in caught.value.message
 
 
-def rewritten(root: Path, change: Callable[[manifests.Manifest], manifests.Manifest]) -> None:
+def rewritten(root: Path, change: Callable[[Manifest], Manifest]) -> None:
     """Change the newest manifest, checksum and all."""
     log = VersionLog(LocalStorage(root), Runtime.system())
     newest = log.newest()
     assert newest is not None
-    (root / manifest_path(newest)).write_bytes(manifests.encode(change(log.load(newest))))
+    (root / manifest_path(newest)).write_bytes(encode(change(log.load(newest))))
 
 
 def test_altered_hash_samples_are_refused_by_name(golden_root: Path) -> None:
-    def change(manifest: manifests.Manifest) -> manifests.Manifest:
+    def change(manifest: Manifest) -> Manifest:
         store = manifest.operators[0]["default"]
         first, *others = store.hash_samples["hashes"]
         samples = {**store.hash_samples, "hashes": [first ^ 1, *others]}

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from holdfast import stateful
-from holdfast.engine.files.manifest import decode, encode
+from holdfast.engine.files.manifest_codec import decode, encode
 
 SCHEMA = "k string, v long, ts timestamp"
 

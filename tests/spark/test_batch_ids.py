@@ -18,10 +18,9 @@ from pyspark.sql.streaming import StatefulProcessor
 import holdfast
 from holdfast.backends.memory import MemoryStorage
 from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.versions.numbering import Numbering, lost_numbers, note_jump
 from holdfast.reading import open_root
 from holdfast.spark.versions.loop import VersionLoop
-from holdfast.spark.versions.numbering import lost_numbers, note_jump
-from holdfast.streams.numbering import Numbering
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -1,5 +1,17 @@
-"""Operations on a whole root that write: copying its versions to another, trying its storage."""
+"""Operations on a whole root that write, each from a plan that is data and changes nothing."""
 
 from holdfast.admin.copy import CopyJob, CopyPlan, CopyResult, plan_copy
+from holdfast.admin.plan import OperationPlan, OperationResult
+from holdfast.admin.tags import TagPlan, tag, untag
 
-__all__ = ["CopyResult", "CopyJob", "CopyPlan", "plan_copy"]
+__all__ = [
+    "CopyJob",
+    "CopyPlan",
+    "CopyResult",
+    "OperationPlan",
+    "OperationResult",
+    "TagPlan",
+    "plan_copy",
+    "tag",
+    "untag",
+]

@@ -15,7 +15,8 @@ from holdfast.engine.files.filenames import (
     turn_number,
     turn_path,
 )
-from holdfast.engine.files.manifest import Manifest, decode
+from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.files.manifest_codec import decode
 from holdfast.engine.storage import BlobNotFound, Storage
 from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
 from holdfast.reading.root import NEWEST

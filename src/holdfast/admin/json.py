@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from holdfast.admin.copy import CopyPlan, CopyResult
 from holdfast.admin.doctor import Check, is_healthy
+from holdfast.engine.versions.journal import JournalLine
 from holdfast.reading.json import JsonBody
 
 
@@ -23,3 +24,8 @@ def copy_result_json(copied: CopyResult) -> JsonBody:
 def checks_json(checks: Sequence[Check]) -> JsonBody:
     """The results of the doctor, and whether no check failed."""
     return {"healthy": is_healthy(checks), "checks": [asdict(check) for check in checks]}
+
+
+def journal_json(lines: Sequence[JournalLine]) -> JsonBody:
+    """The journal of a root, newest entry first."""
+    return {"operations": [{**line.entry.json(), "done": line.is_done} for line in lines]}

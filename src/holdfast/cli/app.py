@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 import holdfast
+from holdfast.cli.changes import COMMANDS, Json
 from holdfast.cli.exits import Exit
 
 # `commands` and what it needs (Arrow, numpy, rich) are imported inside the commands, so that
@@ -21,7 +22,7 @@ _EPILOG = "\n\n".join(["Exit codes", *(f"{code.value}: {code.meaning}" for code 
 
 app = typer.Typer(
     name="holdfast",
-    help="Inspect versioned state: any root, any version, without Spark. Only copy writes.",
+    help="Inspect and change versioned state: any root, any version, without Spark.",
     epilog=_EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # they would print local variables, which can hold state values
@@ -50,10 +51,6 @@ Store = Annotated[
 Partition = Annotated[
     int | None, typer.Option("--partition", help="Only this partition.", show_default=False)
 ]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print JSON for scripts; errors are JSON on stderr.")
-]
-
 Full = Annotated[
     bool, typer.Option("--full", help="Show long cells whole instead of cutting them.")
 ]
@@ -74,7 +71,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Inspect versioned state: any root, any version, without Spark. Only copy writes."""
+    """Inspect and change versioned state: any root, any version, without Spark."""
 
 
 @app.command()
@@ -108,6 +105,10 @@ def show(
 def history(
     root: RootArgument,
     limit: Annotated[int, typer.Option("--limit", min=0, help="The most to show; 0: all.")] = 20,
+    operations: Annotated[
+        bool,
+        typer.Option("--operations", help="List the operations on the root instead: its journal."),
+    ] = False,
     operator: OperatorOption = None,
     store: Store = None,
     partition: Partition = None,
@@ -117,6 +118,8 @@ def history(
     from holdfast.cli import commands
 
     chosen = commands.Selection(root, operator, store, partition)
+    if operations:
+        commands.run(json, lambda to: commands.operations(to, chosen, limit))
     commands.run(json, lambda to: commands.history(to, chosen, limit))
 
 
@@ -302,6 +305,10 @@ def doctor(
     from holdfast.cli import commands
 
     commands.run(json, lambda to: commands.doctor(to, root))
+
+
+for _command in COMMANDS:
+    app.command()(_command)
 
 
 class _WithoutPandas(MetaPathFinder):

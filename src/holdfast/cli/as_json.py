@@ -12,9 +12,11 @@ import pyarrow as pa
 
 from holdfast.admin import CopyPlan, CopyResult
 from holdfast.admin.doctor import Check
-from holdfast.admin.json import checks_json, copy_plan_json, copy_result_json
+from holdfast.admin.json import checks_json, copy_plan_json, copy_result_json, journal_json
+from holdfast.admin.plan import OperationPlan, OperationResult
 from holdfast.cli.exits import Exit
-from holdfast.cli.output import Output, nobody_to_ask
+from holdfast.cli.output import Output, nobody_to_ask, nobody_to_confirm
+from holdfast.engine.versions.journal import JournalLine
 from holdfast.errors import HoldfastError
 from holdfast.reading import (
     Diff,
@@ -68,6 +70,18 @@ class JsonOutput(Output):
 
     def copied(self, copied: CopyResult) -> None:
         _print(copy_result_json(copied))
+
+    def plan(self, plan: OperationPlan) -> None:
+        _print(plan.json())
+
+    def confirm(self, plan: OperationPlan) -> bool:
+        raise nobody_to_confirm(plan)
+
+    def done(self, result: OperationResult) -> None:
+        _print(result.json())
+
+    def operations(self, lines: Sequence[JournalLine]) -> None:
+        _print(journal_json(lines))
 
     def checks(self, checks: Sequence[Check]) -> None:
         _print(checks_json(checks))

@@ -17,6 +17,7 @@ from holdfast.cli.as_json import JsonOutput
 from holdfast.cli.console import ConsoleOutput
 from holdfast.cli.exits import Exit
 from holdfast.cli.output import Output
+from holdfast.engine.versions.journal import Journal
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.reading import InspectedStore, Root
 from holdfast.reading.cells import first_cells, parse_json_cells, parse_row
@@ -123,6 +124,13 @@ def history(output: Output, chosen: Selection, limit: int) -> Exit:
     root = chosen.open_root()
     lines = root.history(chosen.operator, chosen.store, chosen.partition, limit or None)
     output.history(root.info(), lines)
+    return Exit.OK
+
+
+def operations(output: Output, chosen: Selection, limit: int) -> Exit:
+    """List the operations on a root."""
+    root = chosen.open_root()
+    output.operations(Journal(root.log).lines()[: limit or None])
     return Exit.OK
 
 

@@ -25,10 +25,12 @@ from rich.text import Text
 
 from holdfast.admin import CopyPlan, CopyResult
 from holdfast.admin.doctor import Check
+from holdfast.admin.plan import OperationPlan, OperationResult
 from holdfast.cli.contents import add_segment, bounds_of, removal_of, shown_column, texts_of
 from holdfast.cli.grid import Column, Grid, facts, number, wrapping
-from holdfast.cli.output import Output, nobody_to_ask
+from holdfast.cli.output import Output, nobody_to_ask, nobody_to_confirm
 from holdfast.cli.texts import clean, size_text, spans, time_text
+from holdfast.engine.versions.journal import JournalLine
 from holdfast.errors import HoldfastError
 from holdfast.reading import (
     Diff,
@@ -314,6 +316,39 @@ class ConsoleOutput(Output):
             line += f"; {_files(copied.kept_files)} there before, {size_text(copied.kept_bytes)}"
         everything = copied.written_files or copied.kept_files
         self._console.print(Text(line if everything else "all of it was there already", "green"))
+
+    def plan(self, plan: OperationPlan) -> None:
+        self._facts(dict(plan.lines()))
+        self._note("nothing was changed")
+
+    def confirm(self, plan: OperationPlan) -> bool:
+        if not sys.stdin.isatty():
+            raise nobody_to_confirm(plan)
+        self._facts(dict(plan.lines()))
+        try:
+            return typer.confirm("Do it?", err=True)
+        except typer.Abort:
+            return False
+
+    def done(self, result: OperationResult) -> None:
+        self._console.print(Text(result.summary, "green"))
+
+    def operations(self, lines: Sequence[JournalLine]) -> None:
+        table = self._grid(
+            number("version"), Column("when"), Column("what"), wrapping("detail"),
+            wrapping("who"), wrapping("reason"),
+        )  # fmt: skip
+        for line in lines:
+            entry = line.entry
+            table.add(
+                entry.version,
+                time_text(entry.at_ms),
+                entry.kind if line.is_done else Text(f"{entry.kind}, not done", "yellow"),
+                ", ".join(f"{name}={cell}" for name, cell in entry.detail.items()),
+                entry.by,
+                entry.reason or "–",
+            )
+        self._show(table)
 
     def checks(self, checks: Sequence[Check]) -> None:
         table = self._grid(Column("check"), Column(""), wrapping("found"), wrapping("what to do"))

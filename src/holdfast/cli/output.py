@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from holdfast.admin import CopyPlan, CopyResult
 from holdfast.admin.doctor import Check
+from holdfast.admin.plan import OperationPlan, OperationResult
+from holdfast.engine.versions.journal import JournalLine
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.reading import (
     Diff,
@@ -75,6 +77,22 @@ class Output(ABC):
         """Print what a copy did."""
 
     @abstractmethod
+    def plan(self, plan: OperationPlan) -> None:
+        """Print what an operation would do."""
+
+    @abstractmethod
+    def confirm(self, plan: OperationPlan) -> bool:
+        """Show a plan and ask whether to run it. Raises InvalidArgument if nobody can be asked."""
+
+    @abstractmethod
+    def done(self, result: OperationResult) -> None:
+        """Print what an operation did."""
+
+    @abstractmethod
+    def operations(self, lines: Sequence[JournalLine]) -> None:
+        """Print the journal of a root, newest entry first."""
+
+    @abstractmethod
     def checks(self, checks: Sequence[Check]) -> None:
         """Print the results of the doctor."""
 
@@ -89,6 +107,14 @@ class Output(ABC):
     @abstractmethod
     def progress(self, title: str) -> AbstractContextManager[Progress]:
         """Show a progress bar on stderr inside the block."""
+
+
+def nobody_to_confirm(plan: OperationPlan) -> InvalidArgument:
+    """The error of an operation without --yes if nobody can be asked."""
+    return InvalidArgument(
+        f"Nothing was changed: {plan.kind} would write to {plan.root}, and nobody can be asked for "
+        "permission. Add --yes to allow it, or --dry-run to see what it would do."
+    )
 
 
 def nobody_to_ask(plan: CopyPlan) -> InvalidArgument:

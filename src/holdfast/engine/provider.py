@@ -15,12 +15,7 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.counters import SUPPORTED, Counters
 from holdfast.engine.files import copies
 from holdfast.engine.files.filenames import manifest_path, segment_path
-from holdfast.engine.files.manifest import (
-    Manifest,
-    PartitionEntry,
-    SegmentRef,
-    fingerprint,
-)
+from holdfast.engine.files.manifest import Manifest, PartitionEntry, SegmentRef, fingerprint
 from holdfast.engine.files.segment import SegmentInfo
 from holdfast.engine.files.segment_writer import SegmentWriter
 from holdfast.engine.hashing.samples import check_samples

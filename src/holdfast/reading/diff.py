@@ -3,12 +3,16 @@
 Between neighbouring versions few segments differ, so only their keys are looked up on both sides.
 Where that is not the whole story (a bound was raised, or a snapshot took the place of segments
 that are no longer there) both sides are read whole.
+
+Of two versions between which history went back, neither has all changes of the other. They may
+still share their older segments, and differ in keys of the others alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 
 import numpy as np
 import pyarrow as pa
@@ -53,14 +57,16 @@ def diff_partition(
     open_segment: Callable[[SegmentRef], Segment],
     values: Schema,
     room: int | None,
+    *,
+    went_back: bool = False,
 ) -> PartitionDiff:
     """How `after` differs from `before`, whichever is the newer; lists up to `room` changes.
 
-    Both are compared in the value columns of `values`.
+    Both are compared in the value columns of `values`. `went_back` says that history went back
+    between the two.
     """
     found = PartitionDiff(room, values)
-    old, new = sorted((before, after), key=lambda reader: reader.chain.version)
-    touched = _touched_pieces(old, new, open_segment)
+    touched = _touched_pieces(before, after, open_segment, went_back=went_back)
     if touched is not None:
         _compare(found, touched, before, after)
     else:
@@ -69,11 +75,36 @@ def diff_partition(
     return found
 
 
+def undone_rows(
+    before: PartitionReader,
+    after: PartitionReader,
+    open_segment: Callable[[SegmentRef], Segment],
+    values: Schema,
+) -> Iterator[tuple[pa.Table, pa.Array]]:
+    """What `after`, with which history went back, has otherwise than the version `before` it.
+
+    Keys with their values in `after`, and for each row whether `after` has no such key.
+    """
+    touched = _touched_pieces(before, after, open_segment, went_back=True)
+    whole = after.pieces() if touched is None else touched
+    others = before.pieces() if touched is None else iter(())
+    for piece, only_removed in chain(zip(whole, repeat(False)), zip(others, repeat(True))):
+        pairs = _Pairs(before, after, piece, values)
+        gone = pairs.was & ~pairs.stays
+        written = pairs.stays & ~(pairs.was & pairs.same())
+        yield pairs.rows(gone if only_removed else gone | written, gone)
+
+
 def _touched_pieces(
-    old: PartitionReader, new: PartitionReader, open_segment: Callable[[SegmentRef], Segment]
+    before: PartitionReader,
+    after: PartitionReader,
+    open_segment: Callable[[SegmentRef], Segment],
+    *,
+    went_back: bool,
 ) -> Iterator[Rows] | None:
     """Every key that may differ, tombstones included, or None when that takes a full read."""
-    refs = _fresh_segments(old, new)
+    old, new = sorted((before, after), key=lambda reader: reader.chain.version)
+    refs = _own_segments(old, new) if went_back else _fresh_segments(old, new)
     if refs is None:
         return None
     try:
@@ -99,6 +130,20 @@ def _fresh_segments(old: PartitionReader, new: PartitionReader) -> list[SegmentR
             if part.low > version:
                 fresh.append(part)
     return fresh
+
+
+def _own_segments(old: PartitionReader, new: PartitionReader) -> list[SegmentRef] | None:
+    """The segments that only one of both has, None where the others are not the same in both.
+
+    Older segments that both have give a key the same value in both, unless a newer one has it too.
+    """
+    if old.chain.bounds != new.chain.bounds or old.shape is not new.shape:
+        return None
+    ours, theirs = list(new.chain.entry.segments), list(old.chain.entry.segments)
+    while ours and theirs and ours[-1].name == theirs[-1].name:
+        ours.pop()
+        theirs.pop()
+    return sorted((*ours, *theirs), key=lambda ref: ref.high, reverse=True)
 
 
 def _compare(
@@ -129,7 +174,7 @@ class _Pairs:
     def __init__(
         self, before: PartitionReader, after: PartitionReader, rows: Rows, values: Schema
     ) -> None:
-        self._key_codec = before.shape.keys
+        self._key_codec, self._key_schema = before.shape.keys, before.shape.key_schema
         self._values = values
         self._keys = rows.keys
         was, stays = _lookup(before, rows), _lookup(after, rows)
@@ -155,6 +200,12 @@ class _Pairs:
             else:
                 same &= equal(before, after)
         return same
+
+    def rows(self, which: Mask, gone: Mask) -> tuple[pa.Table, pa.Array]:
+        """Some of the keys with their values afterwards, and which of them are gone."""
+        schema = pa.schema([*self._key_schema.arrow, *self._values.arrow])
+        table = pa.table([*self._keys, *self._after], schema=schema)
+        return table.filter(pa.array(which)), pa.array(gone[which])
 
     def changes(self, kind: ChangeKind, which: Index) -> list[Change]:
         """Some of the pairs as rows."""

@@ -36,6 +36,9 @@ from holdfast.reserved import FOUND, HASH
 from holdfast.store import Row, RowPair
 from holdfast.types import Schema, StructType, as_table, columns_of
 
+UndoneChanges = Callable[["VersionReader"], Iterator[tuple[pa.Table, pa.Array]]]
+"""Gives what a version, with which history went back, has otherwise than the one before it."""
+
 
 class StorePlace(NamedTuple):
     """Which store is read: the history of its root, its operator and its name."""
@@ -65,6 +68,7 @@ class VersionReader:
         manifest: Manifest | None = None,
         *,
         is_updated: bool = False,
+        undone: UndoneChanges | None = None,
     ) -> None:
         self.place = place
         self.version = version
@@ -73,6 +77,7 @@ class VersionReader:
         self.shape = parts[0].shape
         self._manifest = manifest
         self._is_updated = is_updated
+        self._undone = undone
         stored = self.shape.value_schema
         self._is_evolved = values is not None and values != stored
         self.value_schema = values if values is not None else stored
@@ -234,8 +239,17 @@ class VersionReader:
     def changes(self) -> Iterator[tuple[pa.Table, pa.Array]]:
         """What the version wrote: keys with their new values, and for each row whether it is gone.
 
-        Keys that a bound evicted are not among them: nothing is written for those.
+        Keys that a bound evicted are not among them: nothing is written for those. For a version
+        with which history went back it is how its state differs from that of the version before.
         """
+        if self.manifest.goes_back:
+            if self._undone is None:
+                raise InvalidArgument(
+                    f"Version {self.version} of {self.place.log.storage.location} went back to an "
+                    "earlier one. Read its changes with holdfast.reading or the Spark data source."
+                )
+            yield from self._undone(self)
+            return
         for piece in self._pieces(PartitionReader.delta_pieces):
             dead = np.zeros(len(piece), bool) if piece.dead is None else piece.dead
             yield self._table(piece), pa.array(dead)

@@ -171,12 +171,17 @@ class Root:
         retention = self.newest_readable().retention or USUAL_RETENTION
         if len(self.versions) <= retention["versions"]:
             return {}
-        committed = {}
+        found: dict[int, Manifest] = {}
         for version in self.versions:
             with suppress(Corruption):
-                committed[version] = self.manifest(version).committed_at_ms
-        tagged = set(self._known_tags.values())
-        return grace_ends_ms(committed, tagged, retention["versions"], retention["grace_ms"])
+                found[version] = self.manifest(version)
+        return grace_ends_ms(
+            {version: each.committed_at_ms for version, each in found.items()},
+            set(self._known_tags.values()),
+            retention["versions"],
+            retention["grace_ms"],
+            {version for version, each in found.items() if not each.counts},
+        )
 
     def _info(
         self, version: int, operator: int | None, store: str | None, partition: int | None

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from holdfast.engine.files.manifest import PartitionEntry, StoreEntry
 from holdfast.errors import VersionNotFound
-from holdfast.reading.diff import diff_partition
+from holdfast.reading.diff import diff_partition, undone_rows
 from holdfast.reading.meanings import key_meanings
 from holdfast.reading.model import Change, ChangeKind, Diff, KeyVersion
 from holdfast.reading.reader import StorePlace, VersionReader, scan_schema
@@ -82,7 +82,18 @@ class InspectedStore:
         entries = self.entries(version)
         parts = [self.root.reader(manifest, self.operator, self.name, entry) for entry in entries]
         place = StorePlace(self.root.log, self.operator, self.name)
-        return VersionReader(place, version, parts, self.value_schema, manifest)
+        return VersionReader(
+            place, version, parts, self.value_schema, manifest, undone=self._undone
+        )
+
+    def _undone(self, after: VersionReader) -> Iterator[tuple[pa.Table, pa.Array]]:
+        """What a version, with which history went back, has otherwise than the one before it."""
+        before = self._opened(after.version - 1)
+        older = {part.chain.entry.index: part for part in before.parts}
+        for part in after.parts:
+            index = part.chain.entry.index
+            opener = self.root.cache(self.operator, self.name, index, part.shape).open
+            yield from undone_rows(older[index], part, opener, self.value_schema)
 
     def get(self, key: Any, at: VersionLike = None) -> Row | None:
         """The value of a key at a version, or None; None also where the store was added later."""
@@ -169,12 +180,15 @@ class InspectedStore:
         old, new = self.root.resolve(before), self.root.resolve(after)
         counts: dict[ChangeKind, int] = {"added": 0, "changed": 0, "removed": 0}
         changes: list[Change] = []
+        went_back = self.root.manifest(old).lineage != self.root.manifest(new).lineage
         newer = {part.chain.entry.index: part for part in self.at(new).parts}
         for reader in self.at(old).parts:
             index = reader.chain.entry.index
             room = None if limit is None else limit - len(changes)
             opener = self.root.cache(self.operator, self.name, index, reader.shape).open
-            part = diff_partition(reader, newer[index], opener, self.value_schema, room)
+            part = diff_partition(
+                reader, newer[index], opener, self.value_schema, room, went_back=went_back
+            )
             changes += part.changes
             for kind in counts:
                 counts[kind] += part.counts[kind]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.engine.files.manifest import Manifest
-from holdfast.streams.numbering import Numbering
+from holdfast.engine.versions.numbering import Numbering
 from holdfast.streams.outbox import Emission
 from holdfast.streams.tasks.task import TaskResult
 from holdfast.streams.watermark import Watermarks

@@ -175,7 +175,7 @@ class Follower:
             earlier = before()
         except VersionNotFound:
             earlier = None
-        if earlier is None:
+        if earlier is None or earlier.lineage != manifest.lineage:
             return None
         then = earlier.operators.get(self._operator, {}).get(self._store)
         now = manifest.operators[self._operator][self._store]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.conf import StateStoreConf
 from holdfast.engine.files.filenames import claim_number, manifest_path, manifest_version
-from holdfast.engine.files.manifest import Manifest, decode
+from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.files.manifest_codec import decode
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import HoldfastError
 from holdfast.ids import StateStoreId

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from holdfast.errors import InvalidArgument
 
 VERSIONS, PACKS, TAGS, RETIRING = "versions", "packs", "tags", "retiring"
-DELIVERED, OUTBOXES, CLAIMS = "delivered", "outbox", "claims"
+DELIVERED, OUTBOXES, CLAIMS, OPERATIONS = "delivered", "outbox", "claims", "operations"
 COPYING = f"{VERSIONS}/copying"
 """Marks a root as the target of an unfinished copy; listing the manifests shows it."""
 PLACE = "place"
@@ -18,7 +18,7 @@ STATE_FOLDER = "holdfast"
 SEGMENT_KINDS = ("delta", "merge", "snapshot")
 PACK, OUTBOX = "pack", "outbox"
 _COPY = ".copy"
-_FOLDERS = frozenset({VERSIONS, PACKS, TAGS, RETIRING, DELIVERED, OUTBOXES, CLAIMS})
+_FOLDERS = frozenset({VERSIONS, PACKS, TAGS, RETIRING, DELIVERED, OUTBOXES, CLAIMS, OPERATIONS})
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 _JUMP = re.compile(rf"{VERSIONS}/(?P<version>\d{{1,18}})\.number-(?P<number>\d{{1,18}})")
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
@@ -30,6 +30,7 @@ _DIRECTORY = re.compile(
     rf"|{PACKS}|{OUTBOXES}|({_NUMBER.pattern})/({_NUMBER.pattern})(/[A-Za-z0-9_$][A-Za-z0-9_$.\-]*)?"
 )
 """The directories of data files below a root: those of stores, packs and outboxes."""
+_OPERATION = re.compile(rf"{OPERATIONS}/({_NUMBER.pattern})-({_ATTEMPT.pattern})")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,99}")
 
 
@@ -141,6 +142,21 @@ def claim_number(path: str) -> int | None:
     """The number of a claim's path; None for other files."""
     directory, _, name = path.rpartition("/")
     return int(name) if directory == CLAIMS and _NUMBER.fullmatch(name) else None
+
+
+def operation_path(version: int, operation_id: str) -> str:
+    """Where the journal keeps an operation that made a version, or was done at one."""
+    return f"{OPERATIONS}/{version}-{operation_id}"
+
+
+def done_path(version: int, operation_id: str) -> str:
+    """Where the journal notes that an operation has made its version."""
+    return f"{operation_path(version, operation_id)}.done"
+
+
+def is_operation(path: str) -> bool:
+    """Whether that is an entry of the journal."""
+    return _OPERATION.fullmatch(path) is not None
 
 
 def retiring_path(attempt: str) -> str:

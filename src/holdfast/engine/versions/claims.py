@@ -55,8 +55,9 @@ class Claim:
 class Claims:
     """The claims on one root, as one driver sees them."""
 
-    def __init__(self, storage: Storage, runtime: Runtime) -> None:
-        self._storage, self._runtime = storage, runtime
+    def __init__(self, storage: Storage, runtime: Runtime, by: str | None = None) -> None:
+        """`by` is what others are told has claimed the root, by default a driver's process."""
+        self._storage, self._runtime, self._by = storage, runtime, by
         self._own: Claim | None = None
 
     def take(self) -> Claim:
@@ -64,7 +65,9 @@ class Claims:
 
         Requires: this driver reads the newest version after this, not before.
         """
-        holder, process = self._runtime.new_id(), _this_process()
+        holder, process = self._runtime.new_id(), this_process()
+        if self._by is not None:
+            process = f"{self._by} ({process})"
         for _ in range(_ATTEMPTS):
             number = self._highest() + 1
             claim = Claim(number, holder, process, self._runtime.clock_ms())
@@ -138,5 +141,6 @@ class Claims:
                 self._storage.delete(claim_path(number))
 
 
-def _this_process() -> str:
+def this_process() -> str:
+    """This process as messages of others name it."""
     return f"process {os.getpid()} on {socket.gethostname()}"

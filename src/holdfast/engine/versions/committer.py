@@ -97,8 +97,7 @@ class Committer:
             hash_name=HASH_NAME,
             operators=next_operators(base, prepared, self._present(base, prepared)),
             tags=self._versions.intact_tags(),
-            retention=None if kept == USUAL_RETENTION else kept,
-            **facts,
+            **{"retention": None if kept == USUAL_RETENTION else kept, "operation": None, **facts},
         )
 
     def _check_files(self, base: Manifest, prepared: Sequence[PreparedPartition]) -> None:

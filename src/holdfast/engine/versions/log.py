@@ -22,7 +22,8 @@ from holdfast.engine.files.filenames import (
     tag_name,
     tag_path,
 )
-from holdfast.engine.files.manifest import Manifest, decode, encode
+from holdfast.engine.files.manifest import Manifest
+from holdfast.engine.files.manifest_codec import decode, encode
 from holdfast.engine.storage import BlobNotFound, Runtime, Storage
 from holdfast.engine.versions.commit import (
     Verdict,

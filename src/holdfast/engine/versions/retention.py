@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from holdfast.conf import StateStoreConf
 from holdfast.engine.files.filenames import (
@@ -48,6 +49,8 @@ class KeptVersion:
     """The directories of its stores."""
     unmerged: frozenset[str] = frozenset()
     """Those of its files whose rows are in no other file."""
+    counts: bool = True
+    """Whether it is one of the versions that retention counts."""
 
     @classmethod
     def of(cls, manifest: Manifest, *, is_newest: bool) -> KeptVersion:
@@ -60,6 +63,7 @@ class KeptVersion:
             files,
             frozenset(manifest.directories()),
             frozenset(sys.intern(path) for path in manifest.unmerged_files()),
+            manifest.counts,
         )
 
 
@@ -77,27 +81,42 @@ def retired_versions(
     keep: int,
     now_ms: int,
     grace_ms: int,
+    uncounted: Collection[int] = (),
 ) -> list[int]:
-    """Versions to remove: not among the newest `keep`, without a tag, and past the grace period."""
-    ends = grace_ends_ms(committed_at_ms, tagged, keep, grace_ms)
+    """Versions to remove: not among the newest `keep`, without a tag, and past the grace period.
+
+    Those of `uncounted` do not count for `keep`; with them, twice as many stay at the most.
+    """
+    ends = grace_ends_ms(committed_at_ms, tagged, keep, grace_ms, uncounted)
     return [version for version, end_ms in ends.items() if now_ms >= end_ms]
 
 
 def grace_ends_ms(
-    committed_at_ms: Mapping[int, int], tagged: Collection[int], keep: int, grace_ms: int
+    committed_at_ms: Mapping[int, int],
+    tagged: Collection[int],
+    keep: int,
+    grace_ms: int,
+    uncounted: Collection[int] = (),
 ) -> dict[int, int]:
     """Until when each version waits that is not among the newest `keep` and has no tag.
 
     The grace period counts from the commit that pushed a version out of the newest `keep`, not from
     its own commit: readers get the whole period, however old the version is by then.
     """
-    ordered = sorted(committed_at_ms)
-    successors = zip(ordered, ordered[max(keep, 2) :], strict=False)
-    return {
-        version: committed_at_ms[successor] + grace_ms
-        for version, successor in successors
-        if version not in tagged
-    }
+    ordered, keep = sorted(committed_at_ms), max(keep, 2)
+    counted = list(accumulate(version not in uncounted for version in ordered))
+    ends: dict[int, int] = {}
+    pushing = 0  # the first version that pushes out the one at `place`; it only moves up
+    for place, version in enumerate(ordered):
+        while pushing < len(ordered) and not (
+            counted[pushing] - counted[place] >= keep or pushing - place >= 2 * keep
+        ):
+            pushing += 1
+        if pushing == len(ordered):
+            break
+        if version not in tagged:
+            ends[version] = committed_at_ms[ordered[pushing]] + grace_ms
+    return ends
 
 
 def dead_files(
@@ -183,6 +202,7 @@ class Cleaner:
                 conf.min_versions_to_retain,
                 now_ms,
                 conf.grace_period_ms,
+                {version for version, each in manifests.items() if not each.counts},
             )
         )
         gone = set(retired)

@@ -33,6 +33,11 @@ class Folder:
         """Make a small text file, whole or not at all, unless there is one; whether it did."""
         return seam.files.create_if_absent(self._session, f"{self._place}/{path}", text)
 
+    def move(self, path: str, target: str) -> bool:
+        """Give a small file another name; False where it is gone, or the other name is taken."""
+        places = (f"{self._place}/{each}" for each in (path, target))
+        return seam.files.rename_if_absent(self._session, *places)
+
 
 def spark_checkpoint(session: SparkSession, location: str) -> SparkCheckpoint:
     """The checkpoint at a location, which means what it means to Spark."""

@@ -18,6 +18,7 @@ from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.commit import PreparedPartition
 from holdfast.engine.versions.first import first_version, new_store_entries
 from holdfast.engine.versions.log import VersionLog
+from holdfast.engine.versions.numbering import Numbering
 from holdfast.engine.versions.rewrite import prepare_unchanged
 from holdfast.errors import InvalidArgument
 from holdfast.ids import DEFAULT_STORE_NAME
@@ -30,7 +31,6 @@ from holdfast.spark.state.definition import (
     new_scope,
 )
 from holdfast.spark.state.location import state_root, storage_options
-from holdfast.streams.numbering import Numbering
 from holdfast.streams.tasks.rewrite import RewriteTask
 from holdfast.streams.watermark import Watermarks
 

@@ -15,6 +15,7 @@ from holdfast.checkpoint import moment_of
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.versions.claims import Claims
 from holdfast.engine.versions.commit import StorePartition
+from holdfast.engine.versions.numbering import note_jump
 from holdfast.engine.versions.retention import Cleaner
 from holdfast.errors import Conflict, HoldfastError, Unavailable
 from holdfast.spark.interop.model import Observe
@@ -28,7 +29,6 @@ from holdfast.spark.versions.computation import Computation
 from holdfast.spark.versions.delivery import Delivery, stored_before
 from holdfast.spark.versions.home import RunHome
 from holdfast.spark.versions.maintenance import Maintenance, MaintenanceReport
-from holdfast.spark.versions.numbering import note_jump
 from holdfast.streams.outbox import Emission, write_emissions
 from holdfast.streams.processors.handle import QueryInfo
 from holdfast.streams.version import Schedule, VersionStep
@@ -163,6 +163,8 @@ class VersionLoop:
         newest = self.versions.newest_intact()
         if newest is None or newest.version <= self.manifest.version:
             return False
+        if newest.operation is not None:
+            raise self.versions.conflict(newest.version)
         log.warning(
             "Version %d of %s was committed by the driver that this one has replaced; continuing "
             "from it", newest.version, self.root,

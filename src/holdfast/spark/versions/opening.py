@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from holdfast.conf import StateStoreConf
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.versions.claims import Claims
+from holdfast.engine.versions.numbering import Numbering, lost_numbers
 from holdfast.engine.versions.retention import Cleaner
 from holdfast.engine.versions.rewrite import empty_stores
 from holdfast.errors import Conflict, IllegalState, InvalidArgument
@@ -38,10 +39,8 @@ from holdfast.spark.versions.delivery import Delivery, DeliveryLog, stored_befor
 from holdfast.spark.versions.home import RunHome
 from holdfast.spark.versions.loop import LoopParts, VersionLoop
 from holdfast.spark.versions.maintenance import Maintenance
-from holdfast.spark.versions.numbering import lost_numbers
 from holdfast.spark.view import StreamView
 from holdfast.store import load_provider_class
-from holdfast.streams.numbering import Numbering
 from holdfast.streams.processors.handle import QueryInfo
 from holdfast.streams.tasks.task import StoreSpec
 from holdfast.streams.version import initial_facts, rewrite_facts

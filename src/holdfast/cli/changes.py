@@ -1,0 +1,74 @@
+"""The commands that change a root, with their options. What they do is in `holdfast.admin`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Changed = Annotated[
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="A query's checkpoint (checkpointLocation) or its stateLocation, or a folder made by "
+        "holdfast.open.",
+        show_default=False,
+    ),
+]
+Reason = Annotated[
+    str | None,
+    typer.Option("--reason", metavar="TEXT", help="Why, for the journal.", show_default=False),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before changing anything.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON for scripts; errors are JSON on stderr.")
+]
+TagName = Annotated[str, typer.Argument(metavar="NAME", help="The tag.", show_default=False)]
+
+
+def tag(
+    root: Changed,
+    name: TagName,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at", metavar="VERSION|TAG", help="The version to tag.", show_default="newest"
+        ),
+    ] = None,
+    reason: Reason = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Give a version a name: retention keeps it. Works beside a stream."""
+    from holdfast import admin
+    from holdfast.cli import commands, operations
+
+    def make(progress: object) -> admin.OperationPlan:
+        return admin.tag(root, name, at, reason=reason)
+
+    commands.run(json, lambda to: operations.operate(to, "tag", make, dry_run, yes))
+
+
+def untag(
+    root: Changed,
+    name: TagName,
+    reason: Reason = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Remove a tag: retention may then remove the version. Works beside a stream."""
+    from holdfast import admin
+    from holdfast.cli import commands, operations
+
+    def make(progress: object) -> admin.OperationPlan:
+        return admin.untag(root, name, reason=reason)
+
+    commands.run(json, lambda to: operations.operate(to, "untag", make, dry_run, yes))
+
+
+COMMANDS = (tag, untag)

@@ -32,6 +32,7 @@ DEFINED_TWICE = {
     "verify": "a command, and what it calls",
     # cli.changes declares the commands whose plans the functions of holdfast.admin make.
     "tag": "a command, and what makes its plan",
+    "rollback": "a command, and what makes its plan",
     "untag": "a command, and what makes its plan",
 }
 

@@ -2,6 +2,7 @@
 
 from holdfast.admin.copy import CopyJob, CopyPlan, CopyResult, plan_copy
 from holdfast.admin.plan import OperationPlan, OperationResult
+from holdfast.admin.rollback import RollbackPlan, rollback
 from holdfast.admin.tags import TagPlan, tag, untag
 
 __all__ = [
@@ -10,8 +11,10 @@ __all__ = [
     "CopyResult",
     "OperationPlan",
     "OperationResult",
+    "RollbackPlan",
     "TagPlan",
     "plan_copy",
+    "rollback",
     "tag",
     "untag",
 ]

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from holdfast.errors import HoldfastError
 from holdfast.reading import Progress
 from holdfast.reading.json import JsonBody
 
@@ -50,6 +51,10 @@ class OperationPlan(ABC):
     @abstractmethod
     def json(self) -> JsonBody:
         """What will happen, in the shapes that JSON can hold. Keys are stable."""
+
+    def refusal(self) -> HoldfastError | None:
+        """Why `run` will not do it as it was asked for; None where it will."""
+        return None
 
     @abstractmethod
     def run(self, progress: Progress | None = None) -> OperationResult:

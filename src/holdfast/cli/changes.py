@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from holdfast.reading import Progress
 
 Changed = Annotated[
     str,
@@ -25,6 +28,15 @@ DryRun = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before changing anything.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON for scripts; errors are JSON on stderr.")
+]
+CheckpointOption = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="DIR",
+        help="Spark's checkpoint, where the state is elsewhere.",
+        show_default=False,
+    ),
 ]
 TagName = Annotated[str, typer.Argument(metavar="NAME", help="The tag.", show_default=False)]
 
@@ -47,7 +59,7 @@ def tag(
     from holdfast import admin
     from holdfast.cli import commands, operations
 
-    def make(progress: object) -> admin.OperationPlan:
+    def make(progress: Progress) -> admin.OperationPlan:
         return admin.tag(root, name, at, reason=reason)
 
     commands.run(json, lambda to: operations.operate(to, "tag", make, dry_run, yes))
@@ -65,10 +77,55 @@ def untag(
     from holdfast import admin
     from holdfast.cli import commands, operations
 
-    def make(progress: object) -> admin.OperationPlan:
+    def make(progress: Progress) -> admin.OperationPlan:
         return admin.untag(root, name, reason=reason)
 
     commands.run(json, lambda to: operations.operate(to, "untag", make, dry_run, yes))
 
 
-COMMANDS = (tag, untag)
+def rollback(
+    root: Changed,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="VERSION|TAG|TIME|intact",
+            help="The version to go back to: its number, its tag, the newest by a time in ISO "
+            "8601, or the newest that can be read whole.",
+            show_default=False,
+        ),
+    ],
+    checkpoint: CheckpointOption = None,
+    lose_input: Annotated[
+        bool,
+        typer.Option("--lose-input", help="Also where input of the undone batches is gone."),
+    ] = False,
+    unchecked_input: Annotated[
+        bool,
+        typer.Option(
+            "--unchecked-input", help="Also where nobody can look whether the input is there."
+        ),
+    ] = False,
+    reason: Reason = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Take a stream or a store back to an earlier version, with its source offsets.
+
+    Nothing is deleted: the earlier version becomes the newest again. Stop the stream first; one
+    that still runs stops with Conflict.
+    """
+    from holdfast import admin
+    from holdfast.cli import commands, operations
+
+    def make(progress: Progress) -> admin.OperationPlan:
+        return admin.rollback(
+            root, to, checkpoint=checkpoint, lose_input=lose_input,
+            unchecked_input=unchecked_input, reason=reason, progress=progress,
+        )  # fmt: skip
+
+    commands.run(json, lambda to: operations.operate(to, "rollback", make, dry_run, yes))
+
+
+COMMANDS = (tag, untag, rollback)

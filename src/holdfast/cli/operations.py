@@ -19,6 +19,8 @@ def operate(output: Output, title: str, make: PlanMaker, dry_run: bool, yes: boo
     if dry_run:
         output.plan(plan)
         return Exit.OK
+    if (refused := plan.refusal()) is not None:
+        raise refused
     if not yes and not output.confirm(plan):
         return Exit.INTERRUPTED
     with output.progress(title) as progress:

@@ -84,6 +84,9 @@ class Queries:
     def start(self, session: Session, checkpoint: object, writer: StreamWriter) -> ModelQuery:
         return writer.start()
 
+    def source_names(self, frame: Frame) -> list[str]:
+        return ["simulated"]
+
     def event_time_stats(self, query: ModelQuery) -> list[EventTimeStats]:
         return query.event_time_stats()
 

@@ -8,7 +8,7 @@ as well: from then on the merge and its inputs are copies of each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
@@ -44,6 +44,11 @@ def open_writer(storage: Storage, path: str, conf: StateStoreConf) -> BlobWriter
 def copy_files(storage: Storage, path: str, conf: StateStoreConf) -> list[str]:
     """The paths of the files that such a writer creates."""
     return [path, copy_path(path)] if keeps_copies(conf, storage) else [path]
+
+
+def is_there(path: str, listed: Collection[str]) -> bool:
+    """Whether a file, or its second copy, is among those that were listed."""
+    return path in listed or copy_path(path) in listed
 
 
 def missing_file(storage: Storage, path: str) -> IllegalState:

@@ -22,6 +22,7 @@ from holdfast.engine.files.filenames import (
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.log import VersionLog
+from holdfast.errors import Corruption
 
 log = logging.getLogger(__name__)
 _LEAST_SWEEP_AGE_S = 60.0
@@ -51,6 +52,8 @@ class KeptVersion:
     """Those of its files whose rows are in no other file."""
     counts: bool = True
     """Whether it is one of the versions that retention counts."""
+    undone: frozenset[int] = frozenset()
+    """The damaged versions that it went back past."""
 
     @classmethod
     def of(cls, manifest: Manifest, *, is_newest: bool) -> KeptVersion:
@@ -64,6 +67,7 @@ class KeptVersion:
             frozenset(manifest.directories()),
             frozenset(sys.intern(path) for path in manifest.unmerged_files()),
             manifest.counts,
+            frozenset((manifest.operation or {}).get("detail", {}).get("damaged", ())),
         )
 
 
@@ -221,15 +225,29 @@ class Cleaner:
             )
         return CleanUp(retired, files)
 
+    def _is_readable(self, version: int) -> bool:
+        try:
+            self._versions.load(version)
+        except Corruption:
+            return False
+        return True
+
     def _read(self, there: Sequence[int]) -> dict[int, KeptVersion]:
         """What the rules need to know about the versions that exist."""
         newest = max(there, default=0)
         known = self._known
-        read = {
-            version: known.get(version)
-            or KeptVersion.of(self._versions.load(version), is_newest=version == newest)
-            for version in there
-        }
+        read: dict[int, KeptVersion] = {}
+        undone: dict[int, int] = {}
+        """Damaged versions that a rollback went back past, with when it was committed."""
+        for version in sorted(there, reverse=True):
+            if version in known:
+                read[version] = known[version]
+            elif version in undone and not self._is_readable(version):
+                read[version] = KeptVersion(undone[version], frozenset())
+            else:
+                loaded = self._versions.load(version)
+                read[version] = KeptVersion.of(loaded, is_newest=version == newest)
+            undone |= dict.fromkeys(read[version].undone, read[version].committed_at_ms)
         # A version with a successor is final; the newest may still turn out to be a stray.
         self._known = {version: each for version, each in read.items() if version < newest}
         return read

@@ -248,6 +248,9 @@ class Queries(Protocol):
         Raises IllegalState, and leaves no query behind, where this Spark plans it in another way.
         """
 
+    def source_names(self, frame: DataFrame) -> list[str]:
+        """What Spark calls the sources of a streaming frame, in the order of its offsets."""
+
     def event_time_stats(self, query: StreamingQuery) -> list[EventTimeStats]:
         """The event times of the batch under way, one entry for each withWatermark of the query.
 

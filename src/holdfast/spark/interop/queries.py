@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from holdfast.checkpoint import SparkCheckpoint
 from holdfast.spark.interop.event_times import event_time_stats
 from holdfast.spark.interop.planning import PlainPlanning
+from holdfast.spark.interop.scala import class_of, walk
 
-__all__ = ["batch_progress", "event_time_stats", "idle_interval_ms", "idle_progress", "start"]
+__all__ = [
+    "batch_progress",
+    "event_time_stats",
+    "idle_interval_ms",
+    "idle_progress",
+    "source_names",
+    "start",
+]
 
 
 def start(
@@ -31,6 +39,17 @@ def start(
         begun.stop()
         raise
     return begun
+
+
+def source_names(frame: DataFrame) -> list[str]:
+    """What Spark calls the sources of a streaming frame, in the order of its offsets."""
+    found: list[Any] = []
+    for node in walk(frame._jdf.queryExecution().analyzed()):
+        if not node.children().isEmpty() or not node.isStreaming():
+            continue
+        if class_of(node).startswith("StreamingRelation") and not any(map(node.equals, found)):
+            found.append(node)
+    return [str(node.sourceName()) for node in found]
 
 
 def idle_interval_ms(query: StreamingQuery) -> int:

@@ -74,7 +74,7 @@ class DeliveryLog:
         That is a tick, or one whose predecessor is not there to tell it from a tick.
         """
         is_settled = self._settled == manifest.version
-        if manifest.version < 2 or is_settled or self._is_noted(manifest):
+        if manifest.version < 2 or is_settled or self.is_noted(manifest):
             return False
         earlier = before()
         return earlier is None or earlier.batch == manifest.batch
@@ -82,14 +82,15 @@ class DeliveryLog:
     def is_delivered(self, manifest: Manifest, before: PreviousVersion) -> bool:
         """Whether a version has surely reached the sink."""
         is_settled = self._settled == manifest.version
-        if is_settled or manifest.version == 0 or _is_fill(manifest) or self._is_noted(manifest):
+        if is_settled or manifest.version == 0 or _is_fill(manifest) or self.is_noted(manifest):
             return True
         if self.is_leftover(manifest, before):
             return False
         assert manifest.batch is not None
         return self._checkpoint.is_committed(manifest.batch["id"])
 
-    def _is_noted(self, manifest: Manifest) -> bool:
+    def is_noted(self, manifest: Manifest) -> bool:
+        """Whether it is written down that a version was delivered, or has nothing to deliver."""
         if (manifest.delivered_through or 0) >= manifest.version:
             return True
         return any(self._storage.size(path) is not None for path in delivered_notes(manifest))

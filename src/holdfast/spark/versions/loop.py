@@ -294,7 +294,9 @@ class VersionLoop:
 
     @fenced
     def _deliver_again(self) -> None:
-        self._deliver([])
+        # An operation's version has the batch of another, and nothing of its own to deliver.
+        if self.manifest.operation is None or not self._deliveries.is_noted(self.manifest):
+            self._deliver([])
 
     def _deliver(self, emitted: Sequence[Emission]) -> None:
         self._delivery.deliver(self.manifest, self._before, emitted)

@@ -8,6 +8,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
+from holdfast.admin.rewind import finish
 from holdfast.conf import StateStoreConf
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.versions.claims import Claims
@@ -138,10 +139,14 @@ class LoopOpening:
         claims = Claims(versions.storage, runtime)
         claims.take()
         again = versions.newest_intact()
+        if again is not None:
+            # An operation that took the state back may have left Spark's logs where they were.
+            finish(versions, again, self.home.checkpoint)
         if again is None:
             first = first_manifest(self._session, frames, partitions, runtime)
             try:
-                return _Claimed(claims, versions.publish(first, 1, None), own, frames)
+                made = versions.publish(self._with_sources(first), 1, None)
+                return _Claimed(claims, made, own, frames)
             except Conflict:  # the older driver was about to make the same one
                 again = versions.newest_intact()
                 if again is None:
@@ -149,7 +154,8 @@ class LoopOpening:
         if found is None or again.commit_id != found.commit_id:
             self.home.checkpoint.check_pair(self.home.root, again)
             _, own, frames = self._checked(again)
-        return _Claimed(claims, self._with_columns(again, frames), own, frames)
+        fitting = self._with_columns(again, frames)
+        return _Claimed(claims, self._with_sources(fitting), own, frames)
 
     def _checked(self, found: Manifest | None) -> tuple[int, SparkSession, list[StageFrames]]:
         """Refuse stored state that is not this query's: the partitions and frames if it is."""
@@ -169,6 +175,13 @@ class LoopOpening:
             self._session, manifest, frames, self.home.root,
             may_change=self._spec.takes_changed_columns,
         )  # fmt: skip
+
+    def _with_sources(self, manifest: Manifest) -> Manifest:
+        """A version that says what the query reads, for those who open its state without Spark."""
+        names = seam.queries.source_names(self._spec.source)
+        if manifest.scope.get("sources") == names:
+            return manifest
+        return replace(manifest, scope={**manifest.scope, "sources": names})
 
     # -- the stages ----------------------------------------------------------------------------
 

@@ -184,6 +184,22 @@ def rollback(
     IllegalState for a checkpoint of another query.
     """
     site = open_site(location, checkpoint, options, runtime)
+    return plan_rollback(
+        site, to, lose_input=lose_input, unchecked_input=unchecked_input, reason=reason,
+        progress=progress,
+    )  # fmt: skip
+
+
+def plan_rollback(
+    site: Site,
+    to: int | str | datetime,
+    *,
+    lose_input: bool = False,
+    unchecked_input: bool = False,
+    reason: str | None = None,
+    progress: Progress | None = None,
+) -> RollbackPlan:
+    """The same for a root that is open."""
     newest = site.newest()
     target = site.versions.load(_chosen(site, to, progress))
     return _Rollback(site, newest, target).plan(lose_input, unchecked_input, reason)

@@ -252,7 +252,10 @@ class VersionLog:
         stored = self._load_or_none(version)
         if stored is None:
             return False
-        if self._place(stored)[0] is Verdict.COMMITTED:
+        try:
+            if self._place(stored)[0] is Verdict.COMMITTED:
+                return True
+        except Corruption:  # of the version after it: nothing says that this one is a stray
             return True
         return any(tag != other_than and named == version for tag, named in self.tags().items())
 

@@ -60,3 +60,23 @@ def test_a_module_and_its_functions_can_be_read_at_once(path: Path) -> None:
 
 def _is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def test_only_tables_of_data_are_kept_from_the_formatter() -> None:
+    found = {path: _laid_out_by_hand(path.read_text()) for path in MODULES}
+    places = [f"{path.relative_to(ROOT)}:{line}" for path, lines in found.items() for line in lines]
+    assert places == []
+    assert sum("# fmt: skip" in path.read_text() for path in MODULES) > 10
+
+
+def _laid_out_by_hand(text: str) -> list[int]:
+    """The lines with `# fmt: skip` that neither end a constant of the module nor a decorator."""
+    tree = ast.parse(text)
+    tables = {node.end_lineno for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            tables |= {decorator.end_lineno for decorator in node.decorator_list}
+    marked = [
+        number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# fmt: skip")
+    ]
+    return [number for number in marked if number not in tables]

@@ -162,10 +162,15 @@ class ConsoleOutput(Output):
     def history(self, root: RootInfo, lines: Sequence[VersionInfo]) -> None:
         waits = any(line.removable_from_ms is not None for line in lines)
         table = self._grid(
-            number("version"), Column("committed"), number("keys"), number("changed"),
-            number("written"), number("size"), wrapping("tags"),
+            number("version"),
+            Column("committed"),
+            number("keys"),
+            number("changed"),
+            number("written"),
+            number("size"),
+            wrapping("tags"),
             *([Column(_WAITS)] if waits else []),
-        )  # fmt: skip
+        )
         for line in lines:
             if line.problem is not None:
                 table.add(
@@ -207,9 +212,11 @@ class ConsoleOutput(Output):
             self._errors.print(Text("No version has such a key.", "yellow"))
             return
         table = self._grid(
-            number("version"), Column("committed"), Column("change"),
+            number("version"),
+            Column("committed"),
+            Column("change"),
             *map(shown_column, store.value_schema),
-        )  # fmt: skip
+        )
         for line in lines:
             cells = texts_of(store.value_schema, line.value)
             table.add(

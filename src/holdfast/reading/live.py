@@ -44,8 +44,12 @@ def read_state(
         )
         log.warning(
             "%s has several stores; reading operator %d, store %s. Choose with operator= and "
-            "store= among the others: %s.", root.location, state.operator, state.store, others,
-        )  # fmt: skip
+            "store= among the others: %s.",
+            root.location,
+            state.operator,
+            state.store,
+            others,
+        )
     return state
 
 
@@ -105,11 +109,15 @@ class LiveState(ReadableState):
 
     def _repr_html_(self) -> str:
         rows = [
-            ("root", self._location), ("operator", self.operator),
-            ("store", self.store), ("version", self.version), ("watermark", self.watermark or "–"),
-            ("keys", f"{self.num_keys:,}"), ("key", self.key_schema.ddl()),
+            ("root", self._location),
+            ("operator", self.operator),
+            ("store", self.store),
+            ("version", self.version),
+            ("watermark", self.watermark or "–"),
+            ("keys", f"{self.num_keys:,}"),
+            ("key", self.key_schema.ddl()),
             ("value", self.value_schema.ddl()),
-        ]  # fmt: skip
+        ]
         cells = "".join(
             f"<tr><th>{name}</th><td>{html.escape(str(cell))}</td></tr>" for name, cell in rows
         )
@@ -122,6 +130,8 @@ def _opened(store: InspectedStore, at: VersionLike = None) -> VersionReader:
     if at is None and version != root.versions[-1]:
         log.warning(
             "Version %d of %s is damaged; reading version %d. Run `holdfast verify`.",
-            root.versions[-1], root.location, version,
-        )  # fmt: skip
+            root.versions[-1],
+            root.location,
+            version,
+        )
     return store.at(version)

@@ -104,9 +104,14 @@ class LoopOpening:
         view = None
         if self._spec.view is not None:
             view = StreamView(
-                self._spec.view, stages, self._session, manifest, home.versions, home.root,
+                self._spec.view,
+                stages,
+                self._session,
+                manifest,
+                home.versions,
+                home.root,
                 self._conf,
-            )  # fmt: skip
+            )
         delivery = Delivery(self._spec, self._sink, home.storage, query_output, view, deliveries)
         delivery.show(manifest, partial(stored_before, home.versions, manifest))
         parts = LoopParts(
@@ -172,9 +177,12 @@ class LoopOpening:
 
     def _with_columns(self, manifest: Manifest, frames: Sequence[StageFrames]) -> Manifest:
         return with_columns(
-            self._session, manifest, frames, self.home.root,
+            self._session,
+            manifest,
+            frames,
+            self.home.root,
             may_change=self._spec.takes_changed_columns,
-        )  # fmt: skip
+        )
 
     def _with_sources(self, manifest: Manifest) -> Manifest:
         """A version that says what the query reads, for those who open its state without Spark."""
@@ -188,9 +196,12 @@ class LoopOpening:
     def _stages(self, claimed: _Claimed, place: str | None, locality: Locality) -> list[StageRun]:
         """The stages, their state open. A version's deltas may all come with tasks' results."""
         places = sum(1 for _ in claimed.manifest.partitions())
-        conf = replace(self._conf, pack_threshold_bytes=min(
-            self._conf.pack_threshold_bytes, self._inline_bytes // max(places, 1)
-        ))  # fmt: skip
+        conf = replace(
+            self._conf,
+            pack_threshold_bytes=min(
+                self._conf.pack_threshold_bytes, self._inline_bytes // max(places, 1)
+            ),
+        )
         return [
             self._stage_run(number, frames, claimed.manifest, conf, place, locality)
             for number, frames in enumerate(claimed.frames)

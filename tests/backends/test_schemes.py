@@ -16,12 +16,12 @@ import pytest
 
 import holdfast
 from holdfast import schemes
+from holdfast.admin import doctor
 from holdfast.admin.copy_ends import check_places, way_out
 from holdfast.backends.cache import CachedStorage
 from holdfast.backends.locations import loaded, open_storage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.backends.s3 import _Options as S3Options
-from holdfast.cli import doctor
 from holdfast.clients.cassandra import CassandraOptions
 from holdfast.clients.dynamodb import DynamoDbOptions
 from holdfast.clients.options import ClientOptions

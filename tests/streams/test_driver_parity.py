@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 import holdfast
-from holdfast.testing import StateTestDriver, Windowed
+from holdfast.testing import StateTestDriver, WindowedQuery
 
 SCHEMA = "id string, v long, ts timestamp"
 OUTPUT = "id string, what string, n long"
@@ -346,9 +346,9 @@ def test_what_does_not_fit_is_refused_with_what_to_do() -> None:
             ),
         ),
         (
-            "Windowed query cannot be set",
+            "WindowedQuery cannot be set",
             lambda: StateTestDriver(
-                Windowed("id", aggs={"n": "count(*)"}), schema=SCHEMA
+                WindowedQuery("id", aggs={"n": "count(*)"}), schema=SCHEMA
             ).set_state("default", "a", (1,)),
         ),
         (

@@ -30,6 +30,13 @@ def test_the_tree_lists_every_package_and_no_other() -> None:
     assert sorted({*listed, *beside}) == PACKAGES
 
 
+def test_the_tree_lists_every_module_beside_the_packages() -> None:
+    listed = re.findall(r"^  ([a-z][a-z_/ ]*?)(?:  |$)", TREE, re.MULTILINE)
+    names = {name for line in listed for name in line.split() if not name.endswith("/")}
+    modules = {path.stem for path in SOURCE.glob("*.py")} - {"__init__"}
+    assert names == modules
+
+
 @pytest.mark.parametrize("path", NAMED)
 def test_what_the_map_names_is_there(path: str) -> None:
     assert (SOURCE / path).exists() or (ROOT / path).exists()

@@ -167,9 +167,13 @@ def _finish(folder: Path, sink: str, trigger: str) -> None:
 
 
 def _kill_again_and_again(
-    spark: SparkSession, folder: Path, sink: str, trigger: str, phases: list[str],
+    spark: SparkSession,
+    folder: Path,
+    sink: str,
+    trigger: str,
+    phases: list[str],
     rnd: random.Random,
-) -> None:  # fmt: skip
+) -> None:
     write_files(folder / "in", rnd, count=3 * len(phases) + 8)
     for phase in phases:
         _kill_in(folder, sink, trigger, phase, rnd)

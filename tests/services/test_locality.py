@@ -147,8 +147,11 @@ def test_hosts_with_disks_of_their_own_are_refused(cluster: SparkCluster, tmp_pa
     _write_files(tmp_path / "files", seed=0)
     done = subprocess.run(
         [sys.executable, "-c", SCATTERED, str(tmp_path), cluster.url],
-        cwd=tmp_path, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert done.returncode != 0
     assert "is not the folder that the driver writes to" in done.stderr
     with holdfast.open(tmp_path / "state") as db:

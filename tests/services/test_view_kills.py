@@ -69,11 +69,19 @@ class Driver:
         paths = [str(EXAMPLES), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         with log:
             self._process = subprocess.Popen(
-                [sys.executable, str(script), str(folder), database.location(table),
-                 json.dumps(database.options)],
+                [
+                    sys.executable,
+                    str(script),
+                    str(folder),
+                    database.location(table),
+                    json.dumps(database.options),
+                ],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-                stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
-            )  # fmt: skip
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
         self.said = "start"
 
     def until(self, phase: str, times: int) -> bool:

@@ -64,8 +64,9 @@ class NativeRuns:
                "schema": frame.schema.simpleString()}  # fmt: skip
         if self._recording:
             found = outputs_of(frame, checkpoint, mode)
-            outputs = [sorted((encoded(row, frame.schema) for row in rows), key=_text)
-                       for rows in found]  # fmt: skip
+            outputs = [
+                sorted((encoded(row, frame.schema) for row in rows), key=_text) for rows in found
+            ]
             self._runs.append({**run, "outputs": outputs})
         else:
             outputs = self._replayed(run)

@@ -38,9 +38,12 @@ def kill(folder: Path, case: Case) -> None:
     with (folder / "killed.log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, str(script), str(folder), case[2], *case],
-            stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )  # fmt: skip
+        )
     try:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")

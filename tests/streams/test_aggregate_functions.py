@@ -41,12 +41,17 @@ def _rows(rnd: random.Random, count: int) -> pa.Table:
     unique = rnd.sample(range(count), count)
     rows = [
         (
-            some(rnd.randrange(-50, 50)), some(rnd.randrange(2**31)), some(rnd.uniform(-9, 9)),
-            some(Decimal(rnd.randrange(10**6)) / 100), some(rnd.choice("abc")), unique[at],
-            some(rnd.random() < 0.5), "k",
+            some(rnd.randrange(-50, 50)),
+            some(rnd.randrange(2**31)),
+            some(rnd.uniform(-9, 9)),
+            some(Decimal(rnd.randrange(10**6)) / 100),
+            some(rnd.choice("abc")),
+            unique[at],
+            some(rnd.random() < 0.5),
+            "k",
         )
         for at in range(count)
-    ]  # fmt: skip
+    ]
     return pa.Table.from_pylist(
         [dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA.arrow
     )

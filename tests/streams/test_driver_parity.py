@@ -284,9 +284,14 @@ def _session(key: Any, frames: Any, state: Any) -> Iterator[pd.DataFrame]:
 
 def test_a_function_with_a_group_state_times_out_by_the_clock() -> None:
     driver = StateTestDriver(
-        _session, "id", "id string, v long", "id string, n long", form="group_state",
-        state_schema="n long", time_mode="ProcessingTimeTimeout",
-    )  # fmt: skip
+        _session,
+        "id",
+        "id string, v long",
+        "id string, n long",
+        form="group_state",
+        state_schema="n long",
+        time_mode="ProcessingTimeTimeout",
+    )
     driver.set_clock(1000)
     assert len(driver.push([("a", 1), ("b", 5), ("a", 2)])) == 0
     assert driver.state() == {("a",): (3,), ("b",): (5,)}

@@ -104,9 +104,12 @@ def _items(driver: StateTestDriver) -> Iterator[Any]:
 @pytest.mark.parametrize("mode", ["append", "update"])
 def test_jades_late_purchase_counts_and_the_finished_week_leaves(mode: str) -> None:
     query = WindowedQuery(
-        "user", window=("date", "7 days"), aggs={"spent": "sum(shopping)"}, watermark="2 days",
+        "user",
+        window=("date", "7 days"),
+        aggs={"spent": "sum(shopping)"},
+        watermark="2 days",
         mode=mode,
-    )  # fmt: skip
+    )
     driver = StateTestDriver(query, schema="user string, shopping long, date timestamp")
     given, held = [], []
     for transaction in TRANSACTIONS:

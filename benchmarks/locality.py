@@ -31,7 +31,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 sys.path.append(str(Path(__file__).parents[1] / "dev"))
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "services"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support" / "services"))
 
 from wrapped_task import WrappedTask, wrap_aggregations
 

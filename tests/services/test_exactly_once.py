@@ -109,7 +109,7 @@ def _delivered(spark: SparkSession, folder: Path, sink: str) -> Counter[Row]:
 def start_driver(
     folder: Path, sink: str, log_name: str = "driver.log", trigger: str = "availableNow"
 ) -> subprocess.Popen[str]:
-    script = Path(__file__).with_name("driver_to_kill.py")
+    script = Path(__file__).parents[1] / "support" / "services" / "driver_to_kill.py"
     with (folder / log_name).open("a") as log:
         return subprocess.Popen(
             [sys.executable, str(script), str(folder), sink, trigger],

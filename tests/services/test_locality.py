@@ -46,7 +46,7 @@ def _run(folder: Path, master: str, *how: object) -> list[dict[str, Any]]:
     seed = random.randrange(10**9)
     print(f"seed {seed}")
     updates = _write_files(folder / "files", seed)
-    script = Path(__file__).with_name("located_app.py")
+    script = Path(__file__).parents[1] / "support" / "services" / "located_app.py"
     command = [sys.executable, script, folder, master, *how]
     ended = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, timeout=900, check=False

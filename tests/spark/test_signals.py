@@ -21,7 +21,7 @@ from holdfast import stateful
 
 pytestmark = pytest.mark.spark
 
-DRIVER = Path(__file__).with_name("stream_to_signal.py")
+DRIVER = Path(__file__).parents[1] / "support" / "spark" / "stream_to_signal.py"
 FILES = 60
 PATIENCE_S = 120
 

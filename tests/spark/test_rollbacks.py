@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast
-from holdfast import admin, stateful
+from holdfast import admin
 
 pytestmark = pytest.mark.spark
 Seen = list[tuple[int, list[tuple[Any, ...]]]]

@@ -33,10 +33,22 @@ def seconds(files: list[Path], folder: Path) -> float:
     subprocess.run([*own, "bytewax.recovery", str(recovery), str(WORKERS)], check=True)
     wanted = f"{Path(__file__).stem}:flow('{folder}', '{','.join(map(str, files))}')"
     subprocess.run(
-        [*own, "bytewax.testing", "-p", str(WORKERS), "-r", str(recovery),
-         "-s", str(_SNAPSHOT_S), "-b", "0", wanted],
-        check=True, cwd=Path(__file__).parent,
-    )  # fmt: skip
+        [
+            *own,
+            "bytewax.testing",
+            "-p",
+            str(WORKERS),
+            "-r",
+            str(recovery),
+            "-s",
+            str(_SNAPSHOT_S),
+            "-b",
+            "0",
+            wanted,
+        ],
+        check=True,
+        cwd=Path(__file__).parent,
+    )
     noted = [float(path.read_text()) for path in times.iterdir()]
     return max(noted) - min(noted)
 

@@ -83,11 +83,12 @@ def naive_dynamodb(server: DynamoDb, table: str, keys: int) -> Batch:
         for row in rows_of(keys, version).to_pylist():
             cells = {name: encode(row[name]) for name, encode in encoders.items() if encode}
             client.put_item(
-                TableName=table, Item={**cells, "_version": number},
+                TableName=table,
+                Item={**cells, "_version": number},
                 ConditionExpression="attribute_not_exists(#v) OR #v < :v",
                 ExpressionAttributeNames={"#v": "_version"},
                 ExpressionAttributeValues={":v": number},
-            )  # fmt: skip
+            )
 
     return write
 

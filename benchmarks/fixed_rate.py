@@ -114,9 +114,12 @@ def told(report: Report, looks: list[Look], minutes: float) -> None:
     last = [look for look in looks if look.minute >= 2 * minutes / 3]
 
     def compare(
-        name: str, unit: str, figure: Callable[[Look], float], at_most: float,
+        name: str,
+        unit: str,
+        figure: Callable[[Look], float],
+        at_most: float,
         whole: Callable[[list[float]], float] = statistics.median,
-    ) -> None:  # fmt: skip
+    ) -> None:
         was, now = (whole([figure(look) for look in part]) for part in (before, last))
         report.add(name, now, unit, note="last third")
         report.add(f"{name}: last third to the one before", now / was, "ratio", at_most=at_most)

@@ -31,7 +31,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 sys.path.append(str(Path(__file__).parents[1] / "dev"))
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "services"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support" / "services"))
 
 from wrapped_task import WrappedTask, wrap_aggregations
 
@@ -174,9 +174,11 @@ def measured(locality: str, batches: int, reached: dict[str, str]) -> Measured:
 
     # What the first batch wrote, all users, is fetched by none but its writer's successor.
     return Measured(
-        sum(stayed) / len(stayed), statistics.median(seconds[1:]),
-        a_batch("fetched", ran[2:]), a_batch("changed", ran[1:-1]),
-    )  # fmt: skip
+        sum(stayed) / len(stayed),
+        statistics.median(seconds[1:]),
+        a_batch("fetched", ran[2:]),
+        a_batch("changed", ran[1:-1]),
+    )
 
 
 def main() -> None:

@@ -100,11 +100,13 @@ def of_stream(count: int, folder: Path) -> list[Look]:
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100).load()
     query = (
         stateful(rows.select((F.col("value") % KEYS).alias("key")))
-        .groupBy("key").count()
-        .writeStream.outputMode("update").format("noop")
+        .groupBy("key")
+        .count()
+        .writeStream.outputMode("update")
+        .format("noop")
         .option("checkpointLocation", str(folder / "cp"))
         .start()
-    )  # fmt: skip
+    )
     found = shown(looks(lambda: query.version, folder, count, pause_s=0.05))
     query.stop()
     total = query.state().scan(columns=["count"]).column("count").to_numpy().sum()

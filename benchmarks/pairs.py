@@ -100,9 +100,13 @@ class Side:
     def __init__(self, source: Path) -> None:
         paths = {"PYTHONPATH": str(source.resolve()), "PYSPARK_PYTHON": sys.executable}
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--serve"], env={**os.environ, **paths}, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [sys.executable, __file__, "--serve"],
+            env={**os.environ, **paths},
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
         self._cpu_s = 0.0
 
     def batch(self, workload: str) -> float:

@@ -198,16 +198,26 @@ class Writer:
             provider = HDFSBackedStateStoreProvider(runtime=runtime, storage=storage)
             provider.init(
                 StateStoreId(storage.location, 0, 0),
-                parse_schema(spec.key), parse_schema(spec.value), spec.index, spec.prefix, conf,
-            )  # fmt: skip
+                parse_schema(spec.key),
+                parse_schema(spec.value),
+                spec.index,
+                spec.prefix,
+                conf,
+            )
             self.versions = VersionLog(storage, runtime)
             self.update = lambda: provider.get_store(self.versions.newest() or 0)
             self.maintain, self.close = provider.do_maintenance, provider.close
         else:
             db = open_on(
-                storage, runtime, spec.key, spec.value, partitions=spec.partitions,
-                key_index_ordinal=spec.index, num_cols_prefix_key=spec.prefix, conf=conf,
-            )  # fmt: skip
+                storage,
+                runtime,
+                spec.key,
+                spec.value,
+                partitions=spec.partitions,
+                key_index_ordinal=spec.index,
+                num_cols_prefix_key=spec.prefix,
+                conf=conf,
+            )
             self.versions = VersionLog(storage, runtime)
             self.update, self.maintain, self.close = db.update, db.maintain, db.close
 

@@ -14,8 +14,10 @@ from pathlib import Path
 
 
 def main(result: Path, page: Path) -> None:
-    rows = [(f"{case.get('classname')}::{case.get('name')}", outcome(case))
-            for case in ET.parse(result).iter("testcase")]  # fmt: skip
+    rows = [
+        (f"{case.get('classname')}::{case.get('name')}", outcome(case))
+        for case in ET.parse(result).iter("testcase")
+    ]
     passed = sum(said == "passed" for _, said in rows)
     lines = [
         f"# Holdfast on PySpark {version('pyspark')}",

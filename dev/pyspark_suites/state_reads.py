@@ -78,10 +78,12 @@ class StateRead:
 def _metadata(stores: DataFrame) -> DataFrame:
     lines = stores.collect()
     variables = [
-        {"stateName": _TIMERS.get(line.stateStoreName, line.stateStoreName),
-         "stateVariableType": _kind(line)}
+        {
+            "stateName": _TIMERS.get(line.stateStoreName, line.stateStoreName),
+            "stateVariableType": _kind(line),
+        }
         for line in lines
-    ]  # fmt: skip
+    ]
     first = lines[0]
     return stores.limit(1).select(
         "operatorId",

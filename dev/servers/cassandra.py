@@ -128,9 +128,12 @@ class Cassandra(Server):
         users = PlainTextAuthProvider(**_USER) if self._with_users else None
         tls = ssl.create_default_context(cafile=self._certificate) if self._encrypted else None
         return Cluster(
-            [LOOPBACK], port=self.ports[0], auth_provider=users, ssl_context=tls,
+            [LOOPBACK],
+            port=self.ports[0],
+            auth_provider=users,
+            ssl_context=tls,
             connect_timeout=_CONNECT_S,
-        )  # fmt: skip
+        )
 
     def create_keyspace(self, name: str) -> None:
         """Make a keyspace, of one copy, if it is not there."""

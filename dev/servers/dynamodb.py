@@ -65,6 +65,10 @@ class DynamoDb(Server):
     def client(self, **settings: object) -> BaseClient:
         """A client with botocore's `settings`."""
         return boto3.session.Session().client(
-            "dynamodb", endpoint_url=self.url, region_name=self.region, config=Config(**settings),
-            aws_access_key_id=self.options["key"], aws_secret_access_key=self.options["secret"],
-        )  # fmt: skip
+            "dynamodb",
+            endpoint_url=self.url,
+            region_name=self.region,
+            config=Config(**settings),
+            aws_access_key_id=self.options["key"],
+            aws_secret_access_key=self.options["secret"],
+        )

@@ -63,9 +63,12 @@ class Minio(Server):
     def create_bucket(self, name: str) -> None:
         """Make a bucket."""
         boto3.session.Session().client(
-            "s3", endpoint_url=self.url, region_name="us-east-1",
-            aws_access_key_id=self.key, aws_secret_access_key=self.secret,
-        ).create_bucket(Bucket=name)  # fmt: skip
+            "s3",
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id=self.key,
+            aws_secret_access_key=self.secret,
+        ).create_bucket(Bucket=name)
 
 
 def _build(folder: Path) -> None:
@@ -78,8 +81,11 @@ def _build(folder: Path) -> None:
     done = subprocess.run(
         [go, "install", _MODULE],
         env={**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"},
-        cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode != 0:
         said = "\n".join(done.stderr.splitlines()[-10:])
         raise ServerError(f"Go did not build MinIO; is there a network? It said:\n{said}")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from uuid import UUID
+from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 DEFAULT_STORE_NAME = "default"
 OPERATOR = 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +155,11 @@ SCHEMES = (LOCAL, MEMORY, HDFS, S3, CASSANDRA, DYNAMODB)
 
 def name_in(location: str) -> str:
     """The scheme of an address as it is written there, "" for a path."""
-    is_uri = "://" in location or location.startswith("file:")
-    return urlsplit(location).scheme if is_uri else ""
+    if "://" not in location and not location.startswith("file:"):
+        return ""
+    from urllib.parse import urlsplit  # here, as `import holdfast` needs only the table
+
+    return urlsplit(location).scheme
 
 
 def scheme_of(location: str) -> Scheme | None:

@@ -48,9 +48,13 @@ class ChangePartition(StatePartition):
 
 
 def plan_changes(
-    options: ReadOptions, root: Root, store: InspectedStore, versions: Iterable[int],
-    *, begins_with_state: bool = False,
-) -> list[InputPartition]:  # fmt: skip
+    options: ReadOptions,
+    root: Root,
+    store: InspectedStore,
+    versions: Iterable[int],
+    *,
+    begins_with_state: bool = False,
+) -> list[InputPartition]:
     """The input partitions for changes of some versions."""
     places: dict[int, list[int]] = {}
     first = None
@@ -60,12 +64,16 @@ def plan_changes(
             places.setdefault(index, []).append(version)
     return [
         ChangePartition(
-            root.location, store.operator, store.name, index, tuple(found),
+            root.location,
+            store.operator,
+            store.name,
+            index,
+            tuple(found),
             storage=options.storage,
             begins_with_state=begins_with_state and found[0] == first,
         )
         for index, found in sorted(places.items())
-    ]  # fmt: skip
+    ]
 
 
 def read_changes(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -224,8 +232,9 @@ class ChangeStreamReader(DataSourceStreamReader, _StopsAtTarget):
         version, commit = offset[_VERSION], offset.get(_COMMIT)
         newest = root.versions[-1]
         is_another = version in root.versions and commit not in (
-            None, root.manifest(version).commit_id
-        )  # fmt: skip
+            None,
+            root.manifest(version).commit_id,
+        )
         if (version > newest and commit is not None) or is_another:
             raise IllegalState(
                 f"The stream has read the changes of {root.location} up to version {version}, but "

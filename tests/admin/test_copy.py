@@ -286,9 +286,12 @@ def meanwhile(storage: Storage, operation: str, work: Callable[[], object]) -> F
 def use(storage: Storage, commits: int, keep: int = 2) -> None:
     """A stream of commits that snapshots and retains little: old files soon go."""
     conf = StateStoreConf(
-        min_deltas_for_snapshot=2, min_versions_to_retain=keep, grace_period_ms=0, merge_fanout=2,
+        min_deltas_for_snapshot=2,
+        min_versions_to_retain=keep,
+        grace_period_ms=0,
+        merge_fanout=2,
         pack_threshold_bytes=0,
-    )  # fmt: skip
+    )
     with open_on(storage, RUNTIME, conf=conf) as db:
         for total in range(commits):
             with db.update() as store:
@@ -599,9 +602,11 @@ def test_a_run_that_was_taken_for_dead_stops_when_another_goes_on(merged: LocalS
     half = some_files_copied(merged)
 
     def go_on_and_die() -> None:
-        writers = [c.number for c in calls_of(
-            lambda to: plan_copy(merged, to, threads=1).run()
-        ) if c.operation == "open_writer"]  # fmt: skip
+        writers = [
+            c.number
+            for c in calls_of(lambda to: plan_copy(merged, to, threads=1).run())
+            if c.operation == "open_writer"
+        ]
         with pytest.raises(Crash):
             plan_copy(merged, FaultyStorage(half, crash_at(writers[-1])), threads=1).run()
 

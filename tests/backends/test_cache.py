@@ -284,10 +284,11 @@ def test_a_copy_that_was_cut_is_dropped_and_fetched_again(
 def grow(storage: Storage, rows: int, **settings: Any) -> None:
     """Make a database of two partitions on a storage."""
     with (
-        open_on(storage, Runtime.system(), "user long", "total long", partitions=2, conf=settings)
-        as db,
+        open_on(
+            storage, Runtime.system(), "user long", "total long", partitions=2, conf=settings
+        ) as db,
         db.update() as store,
-    ):  # fmt: skip
+    ):
         users = pa.array(range(rows))
         store.put_many(pa.table({"user": users, "total": users}))
 

@@ -597,8 +597,12 @@ def test_version_and_help_load_no_arrow_and_no_command_loads_spark(shop: str) ->
 
 
 def test_completion_can_be_shown_and_completes_commands_and_options() -> None:
-    done = holdfast_process("--show-completion", "bash", SHELL="/bin/bash",
-                            _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")  # fmt: skip
+    done = holdfast_process(
+        "--show-completion",
+        "bash",
+        SHELL="/bin/bash",
+        _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1",
+    )
     assert done.returncode == 0, done.stderr
     assert "complete" in done.stdout
 
@@ -626,8 +630,10 @@ def test_real_process_ends_with_the_documented_code(shop: str, tmp_path: Path) -
     assert "does not exist" in done.stderr
     piped = subprocess.run(
         f"{sys.executable} -c 'from holdfast.cli import main; main()' scan {shop} | true",
-        shell=True, capture_output=True, text=True,
-    )  # fmt: skip
+        shell=True,
+        capture_output=True,
+        text=True,
+    )
     assert "Traceback" not in piped.stderr
 
 

@@ -110,10 +110,13 @@ def test_any_table_at_any_width_keeps_every_name_and_every_whole_cell() -> None:
     draw = random.Random(seed)
     for _ in range(150):
         columns = [
-            Column(f"name_{i}" + " after" * draw.randrange(2), "cut") if kind == 0
-            else wrapping(f"name_{i}") if kind == 1 else number(f"name_{i}")
+            Column(f"name_{i}" + " after" * draw.randrange(2), "cut")
+            if kind == 0
+            else wrapping(f"name_{i}")
+            if kind == 1
+            else number(f"name_{i}")
             for i, kind in enumerate(draw.choices(range(3), k=draw.randrange(1, 9)))
-        ]  # fmt: skip
+        ]
         grid = Grid(columns)
         rows = [
             [

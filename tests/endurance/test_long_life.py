@@ -19,7 +19,9 @@ def test_a_long_life_stays_flat(kind: str) -> None:
     count = os.environ.get("HOLDFAST_VERSIONS") or COUNTS[kind]
     done = subprocess.run(
         [sys.executable, str(SCRIPT), kind, "--count", count],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]

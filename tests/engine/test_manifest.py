@@ -211,9 +211,13 @@ def large_manifest(partitions: int, stores: int, segments: int) -> Manifest:
         size = 50_000 + secrets.randbelow(1 << 20)
         low = 1_700_000_000_000_000 + secrets.randbelow(1 << 40)
         info = SegmentInfo(
-            size // 40, size // 900, size, 900 + size % 300, secrets.token_hex(8),
+            size // 40,
+            size // 900,
+            size,
+            900 + size % 300,
+            secrets.token_hex(8),
             Zone(low, low + secrets.randbelow(1 << 36)),
-        )  # fmt: skip
+        )
         return SegmentRef(kind, version, version, secrets.token_hex(16), info, inputs=inputs)
 
     def chain() -> tuple[SegmentRef, ...]:

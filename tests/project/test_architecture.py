@@ -30,6 +30,13 @@ def test_the_tree_lists_every_package_and_no_other() -> None:
     assert sorted({*listed, *beside}) == PACKAGES
 
 
+def test_the_tree_lists_every_module_beside_the_packages() -> None:
+    listed = re.findall(r"^  ([a-z][a-z_/ ]*?)(?:  |$)", TREE, re.MULTILINE)
+    names = {name for line in listed for name in line.split() if not name.endswith("/")}
+    modules = {path.stem for path in SOURCE.glob("*.py")} - {"__init__"}
+    assert names == modules
+
+
 @pytest.mark.parametrize("path", NAMED)
 def test_what_the_map_names_is_there(path: str) -> None:
     assert (SOURCE / path).exists() or (ROOT / path).exists()
@@ -60,3 +67,43 @@ def test_a_module_and_its_functions_can_be_read_at_once(path: Path) -> None:
 
 def _is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def test_only_tables_of_data_are_kept_from_the_formatter() -> None:
+    folders = ("src", "tests", "dev", "benchmarks", "examples")
+    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    found = {path: _laid_out_by_hand(path.read_text()) for path in paths}
+    places = [f"{path.relative_to(ROOT)}:{line}" for path, lines in found.items() for line in lines]
+    assert places == []
+    assert sum("# fmt: skip" in path.read_text() for path in paths) > 50
+
+
+_TABLES = (ast.List, ast.Tuple, ast.Set, ast.Dict, ast.DictComp, ast.Compare, ast.Yield)
+_OF_TABLES = ("parametrize", "frozenset", "dict", "moved_names")
+
+
+def _laid_out_by_hand(text: str) -> list[int]:
+    """The lines with `# fmt: skip` where something else ends than a table, or a call with one."""
+    marked = {
+        number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# fmt: skip")
+    }
+    ends: dict[int, list[ast.expr]] = {number: [] for number in marked}
+    for node in ast.walk(ast.parse(text)) if marked else ():
+        if isinstance(node, ast.expr) and node.end_lineno in marked:
+            ends[node.end_lineno].append(node)
+    return sorted(number for number, nodes in ends.items() if not _is_table(nodes))
+
+
+def _is_table(ending: list[ast.expr]) -> bool:
+    """Whether the largest of the expressions that end on one line is a table."""
+    if not ending:
+        return False
+    last = max(node.end_col_offset or 0 for node in ending)
+    largest = min(
+        (node for node in ending if node.end_col_offset == last),
+        key=lambda node: (node.lineno, node.col_offset),
+    )
+    if not isinstance(largest, ast.Call):
+        return isinstance(largest, _TABLES)
+    displays = all(isinstance(each, _TABLES) for each in largest.args) and not largest.keywords
+    return displays or ast.unparse(largest.func).rpartition(".")[2] in _OF_TABLES

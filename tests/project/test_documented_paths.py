@@ -29,6 +29,7 @@ MOVED = {
     "holdfast.inspection.verify": "holdfast.reading.verify",
     "holdfast.inspection.VersionInfo": "holdfast.reading.VersionDetails",
     "holdfast.stores.StateStores": "holdfast.registry.StateStores",
+    "holdfast.testing.Windowed": "holdfast.testing.WindowedQuery",
     "holdfast.types.Unrepresentable": "holdfast.types.UnrepresentableValue",
     "holdfast.views.Applied": "holdfast.views.ChangeCounts",
     "holdfast.views.Change": "holdfast.views.ViewChange",

@@ -162,8 +162,12 @@ def test_every_door_reads_by_prefix_and_by_range(shop: Shop, door: Any) -> None:
             own = {key: total for key, total in state.items() if key[0] == user}
             assert held(read.prefix_scan((user,))) == held(read.prefix_scan(user)) == own
             assert held(read.prefix_scan({"user": user})) == own
+            assert in_table(read.scan(prefix=user)) == in_table(read.scan(prefix=(user,))) == own
         days = {key: total for key, total in state.items() if 5 <= key[1] <= 9}
         assert held(read.get_range(5, 9)) == days
+    for user in USERS:
+        newest = {key: total for key, total in shop.states[-1].items() if key[0] == user}
+        assert in_table(shop.db.scan(prefix=user)) == held(shop.db.prefix_scan(user)) == newest
 
 
 def changes_of(states: list[State], key: tuple[str, int]) -> list[tuple[int, int | None]]:

@@ -101,7 +101,7 @@ class Application:
 
     def start(self, what: str = "run") -> None:
         self.attempts += 1
-        script = Path(__file__).with_name("cluster_app.py")
+        script = Path(__file__).parents[1] / "support" / "services" / "cluster_app.py"
         with (self.folder / "driver.log").open("ab") as log:
             self._driver = subprocess.Popen(
                 [sys.executable, str(script), str(self.folder), str(self.attempts), what],

@@ -109,7 +109,7 @@ def _delivered(spark: SparkSession, folder: Path, sink: str) -> Counter[Row]:
 def start_driver(
     folder: Path, sink: str, log_name: str = "driver.log", trigger: str = "availableNow"
 ) -> subprocess.Popen[str]:
-    script = Path(__file__).with_name("driver_to_kill.py")
+    script = Path(__file__).parents[1] / "support" / "services" / "driver_to_kill.py"
     with (folder / log_name).open("a") as log:
         return subprocess.Popen(
             [sys.executable, str(script), str(folder), sink, trigger],
@@ -167,9 +167,13 @@ def _finish(folder: Path, sink: str, trigger: str) -> None:
 
 
 def _kill_again_and_again(
-    spark: SparkSession, folder: Path, sink: str, trigger: str, phases: list[str],
+    spark: SparkSession,
+    folder: Path,
+    sink: str,
+    trigger: str,
+    phases: list[str],
     rnd: random.Random,
-) -> None:  # fmt: skip
+) -> None:
     write_files(folder / "in", rnd, count=3 * len(phases) + 8)
     for phase in phases:
         _kill_in(folder, sink, trigger, phase, rnd)

@@ -40,8 +40,9 @@ def test_wrong_and_missing_users_and_certificates_of_cassandra_are_refused_and_n
     with holdfast.open(location, "n long", "v long") as db, db.update() as store:
         store.put((1,), (2,))
     command = [sys.executable, "-c", "from holdfast.cli import main; main()"]
-    done = subprocess.run([*command, "get", location, "1", "--json"], capture_output=True,
-                          text=True, timeout=240)  # fmt: skip
+    done = subprocess.run(
+        [*command, "get", location, "1", "--json"], capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 0, done.stderr
     assert '"v": 2' in done.stdout
     assert planted not in caplog.text

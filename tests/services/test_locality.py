@@ -46,7 +46,7 @@ def _run(folder: Path, master: str, *how: object) -> list[dict[str, Any]]:
     seed = random.randrange(10**9)
     print(f"seed {seed}")
     updates = _write_files(folder / "files", seed)
-    script = Path(__file__).with_name("located_app.py")
+    script = Path(__file__).parents[1] / "support" / "services" / "located_app.py"
     command = [sys.executable, script, folder, master, *how]
     ended = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, timeout=900, check=False
@@ -147,8 +147,11 @@ def test_hosts_with_disks_of_their_own_are_refused(cluster: SparkCluster, tmp_pa
     _write_files(tmp_path / "files", seed=0)
     done = subprocess.run(
         [sys.executable, "-c", SCATTERED, str(tmp_path), cluster.url],
-        cwd=tmp_path, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert done.returncode != 0
     assert "is not the folder that the driver writes to" in done.stderr
     with holdfast.open(tmp_path / "state") as db:

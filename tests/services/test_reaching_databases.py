@@ -156,9 +156,12 @@ def store(cassandra: Cassandra, tmp_path: Path) -> Any:
 
     def opened(name: str, options: dict[str, str]) -> holdfast.VersionedStore:
         return holdfast.open(
-            f"{place}/{name}", **TOTALS, options=options, view=f"{place}/{name}",
+            f"{place}/{name}",
+            **TOTALS,
+            options=options,
+            view=f"{place}/{name}",
             view_options=options,
-        )  # fmt: skip
+        )
 
     return opened
 

@@ -142,7 +142,7 @@ def _submit(
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", master]
     for name, value in SETTINGS.items():
         command += ["--conf", f"{name}={value}"]
-    script = Path(__file__).with_name("shipped_app.py")
+    script = Path(__file__).parents[1] / "support" / "services" / "shipped_app.py"
     return subprocess.run(
         [*command, *options, str(script), str(folder)],
         cwd=folder,

@@ -45,10 +45,13 @@ def write_batches(folder: Path, count: int) -> list[Totals]:
     folder.mkdir(exist_ok=True)
     for number in range(count):
         rows = [
-            (f"user-{rnd.randrange(20)}", START + timedelta(seconds=rnd.randrange(3000)),
-             rnd.randrange(1, 100))
+            (
+                f"user-{rnd.randrange(20)}",
+                START + timedelta(seconds=rnd.randrange(3000)),
+                rnd.randrange(1, 100),
+            )
             for _ in range(200)
-        ]  # fmt: skip
+        ]
         for user, time, v in rows:
             totals[user, window_of(time)] += v
         after.append(dict(totals))
@@ -245,8 +248,10 @@ def test_state_in_a_database_goes_on_from_the_database_alone(
     done = subprocess.run(
         [sys.executable, "-c", GOES_ON, str(source), checkpoint, state, json.dumps(settings)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stderr
     assert "version 3" in done.stdout
     check_every_version(state, options, expected)

@@ -36,8 +36,10 @@ def _service(database: ViewDatabase, table: str) -> Iterator[str]:
         environment["AWS_ACCESS_KEY_ID"] = environment["AWS_SECRET_ACCESS_KEY"] = "any"
     service = subprocess.Popen(
         [sys.executable, str(SERVICE), _with_two_hosts(database.location(table)), "0"],
-        env=environment, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert service.stdout is not None
         yield service.stdout.readline().strip().removesuffix("USER")

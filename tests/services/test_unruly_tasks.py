@@ -44,7 +44,7 @@ def _run(folder: Path, how: str, master: str) -> set[str]:
     seed = random.randrange(10**9)
     print(f"seed {seed}")
     expected = _write_files(folder / "in", random.Random(seed))
-    script = Path(__file__).with_name("unruly_tasks.py")
+    script = Path(__file__).parents[1] / "support" / "services" / "unruly_tasks.py"
     command = [sys.executable, str(script), str(folder), how, master]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]

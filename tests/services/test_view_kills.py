@@ -29,8 +29,9 @@ from holdfast.spark.view import StreamView, ViewedStore
 from holdfast.views import ChangeCounts
 from servers import Cassandra, DynamoDb
 
-HERE = Path(__file__).parent
-EXAMPLES = HERE.parents[1] / "examples"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+PROGRAMS = ROOT / "tests" / "support" / "services"
 PHASES = ("view", "commit", "noted", "compute")
 USERS = ["Sankar", "Jade", "Kun", *(f"user{number}" for number in range(60))]
 READ = USERS[:15]
@@ -65,15 +66,23 @@ class Driver:
     """The stream's process."""
 
     def __init__(self, folder: Path, database: ViewDatabase, table: str) -> None:
-        script, log = HERE / "driver_with_view.py", (folder / "driver.log").open("a")
+        script, log = PROGRAMS / "driver_with_view.py", (folder / "driver.log").open("a")
         paths = [str(EXAMPLES), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         with log:
             self._process = subprocess.Popen(
-                [sys.executable, str(script), str(folder), database.location(table),
-                 json.dumps(database.options)],
+                [
+                    sys.executable,
+                    str(script),
+                    str(folder),
+                    database.location(table),
+                    json.dumps(database.options),
+                ],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-                stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
-            )  # fmt: skip
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
         self.said = "start"
 
     def until(self, phase: str, times: int) -> bool:
@@ -119,7 +128,14 @@ def _reader(database: ViewDatabase, table: str, path: Path) -> Iterator[None]:
         assert isinstance(database, InDynamoDb)
         address = database.server.url
     reader = subprocess.Popen(
-        [sys.executable, str(HERE / "view_reader.py"), address, table, ",".join(READ), str(path)]
+        [
+            sys.executable,
+            str(PROGRAMS / "view_reader.py"),
+            address,
+            table,
+            ",".join(READ),
+            str(path),
+        ]
     )
     try:
         yield

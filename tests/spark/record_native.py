@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1] / "support"))
+sys.path.append(str(Path(__file__).parents[1] / "support" / "spark"))
 
 import custom_cases
 import custom_outcomes

@@ -35,12 +35,17 @@ def _rows(rnd: random.Random) -> list[tuple[Any, ...]]:
     unique = rnd.sample(range(_ROWS), _ROWS)
     return [
         (
-            some(rnd.randrange(-50, 50)), some(rnd.randrange(-9, 9)), some(rnd.uniform(-9, 9)),
-            some(Decimal(rnd.randrange(10**6)) / 100), some(rnd.choice("abc")), unique[at],
-            some(rnd.random() < 0.5), at * _BATCHES // _ROWS,
+            some(rnd.randrange(-50, 50)),
+            some(rnd.randrange(-9, 9)),
+            some(rnd.uniform(-9, 9)),
+            some(Decimal(rnd.randrange(10**6)) / 100),
+            some(rnd.choice("abc")),
+            unique[at],
+            some(rnd.random() < 0.5),
+            at * _BATCHES // _ROWS,
         )
         for at in range(_ROWS)
-    ]  # fmt: skip
+    ]
 
 
 def _calls(frame: DataFrame, texts: list[str]) -> list[tuple[AggregateCall, Partials]]:

@@ -133,13 +133,22 @@ CASES: dict[str, tuple[Pipeline, str]] = {
 
 def _alike(frame: Any) -> Any:
     return frame.groupBy(F.col("id").alias("a_sum"), "id", "id").agg(
-        F.avg("v").alias("a"), F.sum("v").alias("A_count"), F.count("v").alias("a_sum"),
-        F.last("v", ignorenulls=True).alias("l"), F.max("v").alias("l_seen"),
-        F.max_by("v", "ts").alias("m"), F.max("ts").alias("m_by"),
-        F.approx_count_distinct("v").alias("n"), F.count("x").alias("n_sketch"),
-        F.stddev("v").alias("id"), F.min("v").alias("id"), F.max("x").alias("id_mean"),
-        F.count("*").alias("_rows"), F.count("*").alias("_hash"), F.sum("x").alias("_found"),
-    )  # fmt: skip
+        F.avg("v").alias("a"),
+        F.sum("v").alias("A_count"),
+        F.count("v").alias("a_sum"),
+        F.last("v", ignorenulls=True).alias("l"),
+        F.max("v").alias("l_seen"),
+        F.max_by("v", "ts").alias("m"),
+        F.max("ts").alias("m_by"),
+        F.approx_count_distinct("v").alias("n"),
+        F.count("x").alias("n_sketch"),
+        F.stddev("v").alias("id"),
+        F.min("v").alias("id"),
+        F.max("x").alias("id_mean"),
+        F.count("*").alias("_rows"),
+        F.count("*").alias("_hash"),
+        F.sum("x").alias("_found"),
+    )
 
 
 ALIKE: dict[str, tuple[Pipeline, str]] = {
@@ -162,10 +171,14 @@ ALIKE: dict[str, tuple[Pipeline, str]] = {
 
 def _of_keys(frame: Any) -> Any:
     return frame.groupBy("id", (F.col("v") % 3).alias("k")).agg(
-        F.col("id"), F.upper("id"), F.lit(1), F.sum("v").alias("s"),
-        (F.sum("v") + F.col("k")).alias("sk"), (F.col("s") * 2).alias("t"),
+        F.col("id"),
+        F.upper("id"),
+        F.lit(1),
+        F.sum("v").alias("s"),
+        (F.sum("v") + F.col("k")).alias("sk"),
+        (F.col("s") * 2).alias("t"),
         (F.col("t") + F.col("s")).alias("u"),
-    )  # fmt: skip
+    )
 
 
 INSIDE: dict[str, tuple[Pipeline, str]] = {
@@ -327,11 +340,23 @@ def test_a_changed_query_is_refused_with_the_difference(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     write_batches(tmp_path / "in", seed=4, batches=1)
-    run(spark, tmp_path / "in", tmp_path / "cp", lambda f: f.groupBy("id").count(), "update",
-        native=False)  # fmt: skip
+    run(
+        spark,
+        tmp_path / "in",
+        tmp_path / "cp",
+        lambda f: f.groupBy("id").count(),
+        "update",
+        native=False,
+    )
     with pytest.raises(holdfast.InvalidArgument, match="keys was id, is v"):
-        run(spark, tmp_path / "in", tmp_path / "cp", lambda f: f.groupBy("v").count(), "update",
-            native=False)  # fmt: skip
+        run(
+            spark,
+            tmp_path / "in",
+            tmp_path / "cp",
+            lambda f: f.groupBy("v").count(),
+            "update",
+            native=False,
+        )
 
 
 def test_an_overflow_fails_the_batch_and_commits_nothing(
@@ -344,11 +369,12 @@ def test_an_overflow_fails_the_batch_and_commits_nothing(
     query = (
         stateful(source.parquet(str(tmp_path / "in")))
         .agg(F.sum("v").alias("s"))
-        .writeStream.outputMode("update").format("noop")
+        .writeStream.outputMode("update")
+        .format("noop")
         .option("checkpointLocation", str(tmp_path / "cp"))
         .trigger(availableNow=True)
         .start()
-    )  # fmt: skip
+    )
     with pytest.raises(Exception, match="ARITHMETIC_OVERFLOW"):
         query.awaitTermination()
     with holdfast.open(tmp_path / "cp" / "holdfast") as db:

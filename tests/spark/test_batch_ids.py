@@ -135,11 +135,12 @@ def test_a_batch_id_comes_again_with_the_rows_that_a_writer_failed_on(
 def test_initial_state_takes_no_batch_id(spark: SparkSession, tmp_path: Path) -> None:
     start = spark.createDataFrame([("a", 100)], "k string, at long").groupBy("k")
     stream = Stream(
-        spark, tmp_path,
+        spark,
+        tmp_path,
         lambda rows: rows.groupBy("k").transformWithState(
             Passing(), "v long", "Update", "None", initialState=start
         ),
-    )  # fmt: skip
+    )
     query = stream.run(0)
     stream.run(1)
     assert stream.writer.seen == [0, 1]

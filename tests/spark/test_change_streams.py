@@ -257,12 +257,18 @@ def _add_a_column(root: Path) -> None:
     shape = StoreShape.of(entry.key_schema, parse_schema("total long, note string"), None, 0)
     prepared = [
         rewrite(
-            base, OPERATOR, DEFAULT_STORE_NAME, part.index, shape,
+            base,
+            OPERATOR,
+            DEFAULT_STORE_NAME,
+            part.index,
+            shape,
             lambda rows: [rows.value(0), pa.nulls(len(rows), pa.string())],
-            storage, runtime, conf,
+            storage,
+            runtime,
+            conf,
         )
         for part in entry.partitions
-    ]  # fmt: skip
+    ]
     emptied = empty_stores(base, {OPERATOR: {DEFAULT_STORE_NAME: shape}})
     Committer(log, runtime, conf).commit(emptied, None, prepared, runtime.new_id())
 

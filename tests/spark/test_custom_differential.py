@@ -23,7 +23,7 @@ from custom_cases import (
     seed_schema,
     seeds,
     tables,
-)  # fmt: skip
+)
 from custom_outcomes import difference, run_case, short
 from outcomes import in_order, plain
 from pyspark.sql import SparkSession
@@ -111,10 +111,16 @@ def _driven(case: CustomCase) -> list[list[Any]]:
     """What a case gives when the test driver runs it."""
     kind = case.of
     driver = StateTestDriver(
-        kind.make(), case.keys, case.schema, case.output, time_mode=kind.time,
+        kind.make(),
+        case.keys,
+        case.schema,
+        case.output,
+        time_mode=kind.time,
         watermark=("ts", _DELAYS_MS[case.delay]) if kind.has_watermark else None,
-        partitions=case.partitions, form=_FORMS[case.api], state_schema=kind.state or None,
-    )  # fmt: skip
+        partitions=case.partitions,
+        form=_FORMS[case.api],
+        state_schema=kind.state or None,
+    )
     # A DataFrame shows null and NaN alike: rows are compared.
     driver._work.shown = partial(ProcessorWork.shown, driver._work)  # type: ignore[method-assign]
     driver.set_clock(1_000_000)

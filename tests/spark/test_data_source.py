@@ -372,9 +372,12 @@ def test_only_the_wanted_prefixes_are_read(tmp_path: Path) -> None:
 
     held = {(f"u{i % 10}", i): i * i for i in range(200)}
     db = holdfast.open(
-        tmp_path, key="user string, day int", value="total long", partitions=4,
+        tmp_path,
+        key="user string, day int",
+        value="total long",
+        partitions=4,
         num_cols_prefix_key=1,
-    )  # fmt: skip
+    )
     with db.update() as store:
         for key, total in held.items():
             store.put(key, (total,))
@@ -403,9 +406,17 @@ def test_only_the_wanted_prefixes_are_read(tmp_path: Path) -> None:
 def test_stores_are_listed_with_their_versions(spark: SparkSession, tmp_path: Path) -> None:
     frame = load(spark, sample_roots.query(tmp_path), metadata="true")
     shown = frame.select(
-        "operatorId", "operatorName", "stateStoreName", "numPartitions", "minVersion", "maxVersion",
-        "numKeys", "keySchema", "valueSchema", "numColsPrefixKey",
-    )  # fmt: skip
+        "operatorId",
+        "operatorName",
+        "stateStoreName",
+        "numPartitions",
+        "minVersion",
+        "maxVersion",
+        "numKeys",
+        "keySchema",
+        "valueSchema",
+        "numColsPrefixKey",
+    )
     assert rows(shown) == [
         (0, None, "default", 2, 0, 2, 4, "word string", "count long", 0),
         (1, None, "left", 2, 0, 2, 4, "k int", "v double", 0),

@@ -33,11 +33,14 @@ def run(spark: SparkSession, folder: Path, ending: str) -> tuple[weakref.ref[Any
                 rows.count()
 
     query = (
-        stateful(spark.readStream.schema("k string").json(str(folder / "in"))).groupBy("k").count()
-        .writeStream.outputMode("update").foreachBatch(deliver)
+        stateful(spark.readStream.schema("k string").json(str(folder / "in")))
+        .groupBy("k")
+        .count()
+        .writeStream.outputMode("update")
+        .foreachBatch(deliver)
         .option("checkpointLocation", str(folder / "cp"))
         .start()
-    )  # fmt: skip
+    )
     execution = query._inner.current._jsq.streamingQuery()
     jvm: Any = spark._jvm
     in_jvm = jvm.java.lang.ref.WeakReference(execution)

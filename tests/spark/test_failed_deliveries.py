@@ -44,12 +44,15 @@ class Sink:
 def start(spark: SparkSession, folder: Path, sink: Sink) -> StatefulQuery:
     rows = spark.readStream.schema(SCHEMA).parquet(str(folder / "in"))
     query = (
-        stateful(rows).withWatermark("ts", "1 minute")
-        .groupBy("id", F.window("ts", "5 minutes")).count()
-        .writeStream.outputMode("append").foreachBatch(sink.deliver)
+        stateful(rows)
+        .withWatermark("ts", "1 minute")
+        .groupBy("id", F.window("ts", "5 minutes"))
+        .count()
+        .writeStream.outputMode("append")
+        .foreachBatch(sink.deliver)
         .option("checkpointLocation", str(folder / "cp"))
         .start()
-    )  # fmt: skip
+    )
     assert isinstance(query, StatefulQuery)
     return query
 

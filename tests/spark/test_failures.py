@@ -20,11 +20,14 @@ from holdfast.spark.running.failures import as_end, unwrapped
 def start(spark: SparkSession, folder: Path, deliver: Any) -> Any:
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
     return (
-        stateful(rows.parquet(str(folder / "in"))).groupBy("id").count()
-        .writeStream.outputMode("update").foreachBatch(deliver)
+        stateful(rows.parquet(str(folder / "in")))
+        .groupBy("id")
+        .count()
+        .writeStream.outputMode("update")
+        .foreachBatch(deliver)
         .option("checkpointLocation", str(folder / "cp"))
         .start()
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.spark

@@ -214,9 +214,17 @@ def test_the_output_has_the_types_spark_gives(spark: SparkSession, tmp_path: Pat
 
     def typed(frame: Any) -> Any:
         return frame.groupBy("id", F.window("ts", "5 minutes")).agg(
-            F.sum("v"), F.avg("v"), F.sum("d"), F.avg("d"), F.collect_set("x"), F.count("*"),
-            F.max_by("d", "v"), F.approx_count_distinct("v"), F.stddev("v"), F.min("ts"),
-        )  # fmt: skip
+            F.sum("v"),
+            F.avg("v"),
+            F.sum("d"),
+            F.avg("d"),
+            F.collect_set("x"),
+            F.count("*"),
+            F.max_by("d", "v"),
+            F.approx_count_distinct("v"),
+            F.stddev("v"),
+            F.min("ts"),
+        )
 
     source = _source(spark, tmp_path / "in")
     ours, native = typed(stateful(source)), typed(source)

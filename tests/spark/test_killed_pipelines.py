@@ -34,13 +34,16 @@ def one_of_each_plan() -> list[Case]:
 
 def kill(folder: Path, case: Case) -> None:
     """Run a case in a process that is killed, with its JVM and workers, once it is in its phase."""
-    script = Path(__file__).with_name("pipeline_to_kill.py")
+    script = Path(__file__).parents[1] / "support" / "spark" / "pipeline_to_kill.py"
     with (folder / "killed.log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, str(script), str(folder), case[2], *case],
-            stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )  # fmt: skip
+        )
     try:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")

@@ -74,11 +74,14 @@ def running(spark: SparkSession, folder: Path, **settings: int) -> Iterator[Stre
         spark.conf.set(names[name], value)
     try:
         query = (
-            stateful(spark.readStream.schema("k string").json(str(source))).groupBy("k").count()
-            .writeStream.outputMode("update").format("noop")
+            stateful(spark.readStream.schema("k string").json(str(source)))
+            .groupBy("k")
+            .count()
+            .writeStream.outputMode("update")
+            .format("noop")
             .option("checkpointLocation", str(folder / "cp"))
             .start()
-        )  # fmt: skip
+        )
     finally:
         for name in (interval, *(names[name] for name in settings)):
             spark.conf.unset(name)
@@ -181,9 +184,11 @@ def test_snapshots_of_earlier_runs_do_not_lag(
 
 
 def test_a_partition_that_cannot_be_merged_does_not_keep_the_others_waiting(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     with running(spark, tmp_path, deltas=3) as stream:
         for name in "abc":
             stream.batch(*[name] * 5, "d", "e", "f", "g")

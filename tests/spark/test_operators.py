@@ -221,8 +221,10 @@ def test_progress_names_the_operators_as_spark_does(spark: SparkSession, tmp_pat
     assert [(operator["operatorName"], operator["operatorId"]) for operator in operators] == [
         ("stateStoreSave", 1), ("dedupe", 0),
     ]  # fmt: skip
-    dropped = [p["stateOperators"][1]["customMetrics"]["numDroppedDuplicateRows"]
-               for p in query.recentProgress]  # fmt: skip
+    dropped = [
+        p["stateOperators"][1]["customMetrics"]["numDroppedDuplicateRows"]
+        for p in query.recentProgress
+    ]
     late = [p["stateOperators"][1]["numRowsDroppedByWatermark"] for p in query.recentProgress]
     updated = [p["stateOperators"][1]["numRowsUpdated"] for p in query.recentProgress]
     read = [p["numInputRows"] for p in query.recentProgress]

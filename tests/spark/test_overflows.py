@@ -121,10 +121,14 @@ def test_what_overflowed_fails_a_query_that_goes_on_with_ansi(
         for native in (True, False):
             with pytest.raises(StreamingQueryException, match=match) if match else nullcontext():
                 collect(
-                    spark, tmp_path / "in", tmp_path / ("native" if native else "ours"),
-                    lambda frame: frame.groupBy("id").agg(F.sum("d")), "complete",
-                    native=native, schema=_SCHEMA,
-                )  # fmt: skip
+                    spark,
+                    tmp_path / "in",
+                    tmp_path / ("native" if native else "ours"),
+                    lambda frame: frame.groupBy("id").agg(F.sum("d")),
+                    "complete",
+                    native=native,
+                    schema=_SCHEMA,
+                )
 
     _write(tmp_path / "in", 0, 2)
     run_both()

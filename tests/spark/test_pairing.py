@@ -268,7 +268,8 @@ def test_queries_of_one_session_share_no_settings(spark: SparkSession, tmp_path:
     def start(name: str) -> Any:
         query = (
             _counts(stateful(source.parquet(str(tmp_path / "in"))))
-            .writeStream.outputMode("update").queryName(name)
+            .writeStream.outputMode("update")
+            .queryName(name)
             .foreachBatch(
                 lambda df, version: adaptive.append(
                     df.sparkSession.conf.get("spark.sql.adaptive.enabled")
@@ -276,7 +277,7 @@ def test_queries_of_one_session_share_no_settings(spark: SparkSession, tmp_path:
             )
             .option("checkpointLocation", str(tmp_path / name))
             .start()
-        )  # fmt: skip
+        )
         query.addListener(Ears(told[name]))
         return query
 
@@ -311,11 +312,12 @@ def test_a_failing_task_says_where_it_failed(spark: SparkSession, tmp_path: Path
     query = (
         stateful(source.parquet(str(tmp_path / "in")))
         .agg(F.sum("v").alias("s"))
-        .writeStream.outputMode("update").format("noop")
+        .writeStream.outputMode("update")
+        .format("noop")
         .option("checkpointLocation", str(tmp_path / "cp"))
         .trigger(availableNow=True)
         .start()
-    )  # fmt: skip
+    )
     with pytest.raises(ArithmeticOverflow) as caught:
         query.awaitTermination()
     assert "operator 0, partition 0, version 2" in caught.value.__notes__[0]

@@ -74,9 +74,11 @@ def test_a_processor_that_raises_commits_nothing_and_a_mended_one_goes_on(
 
 
 def test_timers_that_always_register_others_for_the_past_do_not_keep_a_query_from_its_end(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr("holdfast.spark.running.ticks.MOST_TICKS", 3)
     write_batches(tmp_path / "in", seed=1, batches=1)
     rows = stateful(spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in")))

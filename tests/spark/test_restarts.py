@@ -66,10 +66,12 @@ def start(
         source = stateful(spark.readStream.schema(SCHEMA).parquet(str(folder / "in")))
     writer = (
         source.withWatermark("ts", "1 minute")
-        .groupBy("id", F.window("ts", "5 minutes")).count()
-        .writeStream.outputMode("append").foreachBatch(sink.deliver)
+        .groupBy("id", F.window("ts", "5 minutes"))
+        .count()
+        .writeStream.outputMode("append")
+        .foreachBatch(sink.deliver)
         .option("checkpointLocation", str(folder / "cp"))
-    )  # fmt: skip
+    )
     query = (writer.trigger(**trigger) if trigger else writer).start()
     assert isinstance(query, StatefulQuery) or isinstance(source, DataFrame)
     return query
@@ -283,11 +285,15 @@ def test_rows_that_pass_no_watermark_and_plans_that_spark_finds_empty_are_no_err
         for name, plan in plans.items():
             seen = counts[name]
             query = (
-                stateful(plan).groupBy().count().writeStream.outputMode("complete")
+                stateful(plan)
+                .groupBy()
+                .count()
+                .writeStream.outputMode("complete")
                 .foreachBatch(lambda frame, _, seen=seen: seen.append(frame.first()[0]))
                 .option("checkpointLocation", str(tmp_path / f"cp-{name}"))
-                .trigger(availableNow=True).start()
-            )  # fmt: skip
+                .trigger(availableNow=True)
+                .start()
+            )
             query.awaitTermination()
         if not again:
             write(tmp_path / "bare", 1, 2, 3)  # no row of the next batch has a watermark

@@ -86,11 +86,13 @@ def test_both_inputs_are_counted_once_through_failures_and_restarts(
     def run() -> None:
         moved = ledger(side("deposits", "amount"), side("debits", "fee"))
         writer = (
-            moved.groupBy(F.window("ts", "1 minute"), "k").agg(F.sum("moved"), F.count("*"))
+            moved.groupBy(F.window("ts", "1 minute"), "k")
+            .agg(F.sum("moved"), F.count("*"))
             .select(F.unix_seconds("window.start"), "k", "sum(moved)", "count(1)")
-            .writeStream.outputMode("append").foreachBatch(sink.deliver)
+            .writeStream.outputMode("append")
+            .foreachBatch(sink.deliver)
             .option("checkpointLocation", str(tmp_path / "cp"))
-        )  # fmt: skip
+        )
         query = (writer.trigger(**trigger) if trigger else writer).start()
         try:
             query.processAllAvailable()

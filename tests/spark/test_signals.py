@@ -21,7 +21,7 @@ from holdfast import stateful
 
 pytestmark = pytest.mark.spark
 
-DRIVER = Path(__file__).with_name("stream_to_signal.py")
+DRIVER = Path(__file__).parents[1] / "support" / "spark" / "stream_to_signal.py"
 FILES = 60
 PATIENCE_S = 120
 
@@ -78,10 +78,11 @@ def test_a_signal_ends_a_stream_without_harm(
     with said.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, DRIVER, str(source), str(checkpoint)],
-            stdout=output, stderr=subprocess.STDOUT,
+            stdout=output,
+            stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             start_new_session=True,
-        )  # fmt: skip
+        )
     deadline = time.monotonic() + PATIENCE_S
     while _committed(checkpoint) < 2:
         assert process.poll() is None, said.read_text()
@@ -103,12 +104,15 @@ def test_a_signal_ends_a_stream_without_harm(
         path.unlink()  # few are enough to see that it goes on
     rows = spark.readStream.schema("k string").option("maxFilesPerTrigger", "1").json(str(source))
     query = (
-        stateful(rows).groupBy("k").count()
-        .writeStream.outputMode("update").format("noop")
+        stateful(rows)
+        .groupBy("k")
+        .count()
+        .writeStream.outputMode("update")
+        .format("noop")
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()
-    )  # fmt: skip
+    )
     query.awaitTermination()
     last, counts = _state(checkpoint)
     # Spark may have listed files for a batch it did not come to plan: its next one takes them too.

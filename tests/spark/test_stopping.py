@@ -20,11 +20,14 @@ pytestmark = pytest.mark.spark
 
 def start(spark: SparkSession, folder: Path, deliver: Any) -> Any:
     return (
-        stateful(spark.readStream.schema("k string").json(str(folder / "in"))).groupBy("k").count()
-        .writeStream.outputMode("update").foreachBatch(deliver)
+        stateful(spark.readStream.schema("k string").json(str(folder / "in")))
+        .groupBy("k")
+        .count()
+        .writeStream.outputMode("update")
+        .foreachBatch(deliver)
         .option("checkpointLocation", str(folder / "cp"))
         .start()
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

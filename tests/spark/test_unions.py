@@ -201,14 +201,15 @@ def test_files_of_a_union_have_each_row_once(
     united = _plain(_sums(frame)).union(_plain(frame))
     for _ in range(2):
         query = (
-            united.writeStream.format("parquet").trigger(availableNow=True)
-            .option("checkpointLocation", str(tmp_path / "cp")).start(str(tmp_path / "out"))
-        )  # fmt: skip
+            united.writeStream.format("parquet")
+            .trigger(availableNow=True)
+            .option("checkpointLocation", str(tmp_path / "cp"))
+            .start(str(tmp_path / "out"))
+        )
         query.awaitTermination()
     native = native_runs.run(
-        tmp_path / "in", tmp_path / "native",
-        lambda f: _plain(_sums(f)).union(_plain(f)), "append",
-    )  # fmt: skip
+        tmp_path / "in", tmp_path / "native", lambda f: _plain(_sums(f)).union(_plain(f)), "append"
+    )
     found = spark.read.parquet(str(tmp_path / "out")).collect()
     wanted = [row for batch in native for row in batch]
     assert sorted(map(repr, map(tuple, found))) == sorted(map(repr, wanted))

@@ -230,9 +230,14 @@ def test_distinct_values_are_counted_within_the_error_asked_for(
             f"CASE WHEN id % 7 = 0 THEN NULL ELSE id % {900 * (number + 1)} END AS v",
         )
         rows.write.mode("append").parquet(str(tmp_path / "in"))
-    exact = spark.read.parquet(str(tmp_path / "in")).groupBy("k").agg(
-        F.countDistinct("v").alias("n"), F.countDistinct(F.expr("IF(v < 30, v, NULL)")).alias("few")
-    )  # fmt: skip
+    exact = (
+        spark.read.parquet(str(tmp_path / "in"))
+        .groupBy("k")
+        .agg(
+            F.countDistinct("v").alias("n"),
+            F.countDistinct(F.expr("IF(v < 30, v, NULL)")).alias("few"),
+        )
+    )
     reader = spark.readStream.schema("k string, v long").option("maxFilesPerTrigger", "1")
     query = (
         stateful(reader.parquet(str(tmp_path / "in")))

@@ -12,7 +12,7 @@ from differential import Case, tables
 from outcomes import Outcome, difference, in_order, own_state, plain
 from recordings import RECORDED, Recording
 
-from holdfast.testing import StateTestDriver, Windowed
+from holdfast.testing import StateTestDriver, WindowedQuery
 
 _WINDOWS: dict[str, dict[str, Any]] = {
     "key": {},
@@ -39,8 +39,8 @@ def _cases() -> list[Any]:
     return found
 
 
-def _query(case: Case) -> Windowed:
-    return Windowed(
+def _query(case: Case) -> WindowedQuery:
+    return WindowedQuery(
         [] if case.kind == "global" else "k",
         **_WINDOWS[case.kind],
         aggs={name: _AS_COLUMNS.get(name, name) for name in case.aggregates},

@@ -164,9 +164,12 @@ def test_empty_store_and_empty_batch_are_fine(db: VersionedStore) -> None:
 
 def test_partitioned_store_evicts_expires_and_updates(root: Path, partitions: int) -> None:
     with holdfast.open(
-        root, key="at long, user string", value="total long", key_index_ordinal=0,
+        root,
+        key="at long, user string",
+        value="total long",
+        key_index_ordinal=0,
         partitions=partitions,
-    ) as db:  # fmt: skip
+    ) as db:
         with db.update() as store:
             for at in range(10):
                 store.put((at, "u"), (at,))
@@ -181,9 +184,12 @@ def test_partitioned_store_evicts_expires_and_updates(root: Path, partitions: in
 
 def test_prefixes_stay_together_in_one_partition(root: Path, partitions: int) -> None:
     with holdfast.open(
-        root, key="user string, entry long", value="total long", num_cols_prefix_key=1,
+        root,
+        key="user string, entry long",
+        value="total long",
+        num_cols_prefix_key=1,
         partitions=partitions,
-    ) as db:  # fmt: skip
+    ) as db:
         with db.update() as store:
             for entry in range(20):
                 store.put((f"u{entry % 4}", entry), (entry,))

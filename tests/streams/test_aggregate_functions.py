@@ -23,7 +23,7 @@ from holdfast.streams.aggregates.functions import (
 )
 from holdfast.streams.aggregates.merging import KINDS, merge_table
 from holdfast.streams.tasks.sliding import SlidingWindows
-from holdfast.testing import StateTestDriver, Windowed
+from holdfast.testing import StateTestDriver, WindowedQuery
 from holdfast.testing._aggregates import parse_aggregate
 from holdfast.types import parse_schema
 
@@ -41,12 +41,17 @@ def _rows(rnd: random.Random, count: int) -> pa.Table:
     unique = rnd.sample(range(count), count)
     rows = [
         (
-            some(rnd.randrange(-50, 50)), some(rnd.randrange(2**31)), some(rnd.uniform(-9, 9)),
-            some(Decimal(rnd.randrange(10**6)) / 100), some(rnd.choice("abc")), unique[at],
-            some(rnd.random() < 0.5), "k",
+            some(rnd.randrange(-50, 50)),
+            some(rnd.randrange(2**31)),
+            some(rnd.uniform(-9, 9)),
+            some(Decimal(rnd.randrange(10**6)) / 100),
+            some(rnd.choice("abc")),
+            unique[at],
+            some(rnd.random() < 0.5),
+            "k",
         )
         for at in range(count)
-    ]  # fmt: skip
+    ]
     return pa.Table.from_pylist(
         [dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA.arrow
     )
@@ -127,7 +132,7 @@ def test_a_function_that_is_said_to_mind_the_order_of_rows_does(
 def test_the_test_driver_runs_a_function_by_each_of_its_names(name: str) -> None:
     function = BY_NAME[name]
     call = CALLS[function.name][0].replace(function.name, name, 1)
-    query = Windowed("k", aggs={"value": call})
+    query = WindowedQuery("k", aggs={"value": call})
     driver = StateTestDriver(query, schema=SCHEMA.ddl())
     (row,) = driver.push([(1, 2, 3.0, Decimal(4), "a", 5, True, "k")])
     assert row.k == "k"

@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 import holdfast
-from holdfast.testing import StateTestDriver, Windowed
+from holdfast.testing import StateTestDriver, WindowedQuery
 
 SCHEMA = "id string, v long, ts timestamp"
 OUTPUT = "id string, what string, n long"
@@ -284,9 +284,14 @@ def _session(key: Any, frames: Any, state: Any) -> Iterator[pd.DataFrame]:
 
 def test_a_function_with_a_group_state_times_out_by_the_clock() -> None:
     driver = StateTestDriver(
-        _session, "id", "id string, v long", "id string, n long", form="group_state",
-        state_schema="n long", time_mode="ProcessingTimeTimeout",
-    )  # fmt: skip
+        _session,
+        "id",
+        "id string, v long",
+        "id string, n long",
+        form="group_state",
+        state_schema="n long",
+        time_mode="ProcessingTimeTimeout",
+    )
     driver.set_clock(1000)
     assert len(driver.push([("a", 1), ("b", 5), ("a", 2)])) == 0
     assert driver.state() == {("a",): (3,), ("b",): (5,)}
@@ -346,9 +351,9 @@ def test_what_does_not_fit_is_refused_with_what_to_do() -> None:
             ),
         ),
         (
-            "Windowed query cannot be set",
+            "WindowedQuery cannot be set",
             lambda: StateTestDriver(
-                Windowed("id", aggs={"n": "count(*)"}), schema=SCHEMA
+                WindowedQuery("id", aggs={"n": "count(*)"}), schema=SCHEMA
             ).set_state("default", "a", (1,)),
         ),
         (

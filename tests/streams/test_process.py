@@ -58,9 +58,12 @@ def test_what_is_loaded_is_no_longer_looked_through_for_garbage() -> None:
         "print(gc.get_freeze_count() - before > 10_000, len(gc.get_objects()) < 5_000)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )  # fmt: skip
+    )
     assert done.stdout.split() == ["True", "True"]
     assert gc.isenabled()
 

@@ -92,9 +92,14 @@ def test_windows_of_panes_are_the_windows_of_the_rows(
     late = -25
     for version in range(6):
         task = SlidingTask(
-            spec, version, (Merge("sum", ("total",)),), ansi=True, mode="update", late=late,
+            spec,
+            version,
+            (Merge("sum", ("total",)),),
+            ansi=True,
+            mode="update",
+            late=late,
             sliding=sliding,
-        )  # fmt: skip
+        )
         rows = [
             (rnd.choice(["a", "b", None]), rnd.randrange(-40, 80), rnd.randrange(100))
             for _ in range(60)

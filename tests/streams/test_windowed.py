@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import Row
 
 import holdfast
-from holdfast.testing import StateTestDriver, Windowed
+from holdfast.testing import StateTestDriver, WindowedQuery
 from weekly_spending import TRANSACTIONS
 
 SCHEMA = "id string, ts timestamp, v long"
@@ -27,20 +27,24 @@ TRADES = [
     ("asus", "10:25", 5),
     ("goggle", "10:27", 30),
 ]
-PROFITS: dict[str, tuple[Windowed, list[tuple[Any, ...]]]] = {
+PROFITS: dict[str, tuple[WindowedQuery, list[tuple[Any, ...]]]] = {
     "tumbling": (
-        Windowed([], window=("ts", "5 minutes"), aggs={"profit": "sum(profit)"}, mode="complete"),
+        WindowedQuery(
+            [], window=("ts", "5 minutes"), aggs={"profit": "sum(profit)"}, mode="complete"
+        ),
         [("10:10", 28), ("10:15", 7), ("10:20", -5), ("10:25", 35)],
     ),
     "sliding": (
-        Windowed(
+        WindowedQuery(
             [], window=("ts", "10 minutes", "5 minutes"), aggs={"profit": "sum(profit)"},
             mode="complete",
         ),
         [("10:05", 28), ("10:10", 35), ("10:15", 2), ("10:20", 30), ("10:25", 35)],
     ),
     "per id": (
-        Windowed("id", window=("ts", "5 minutes"), aggs={"profit": "sum(profit)"}, mode="complete"),
+        WindowedQuery(
+            "id", window=("ts", "5 minutes"), aggs={"profit": "sum(profit)"}, mode="complete"
+        ),
         [("10:10", "apple", 10), ("10:10", "shell", 18), ("10:15", "dell", -8),
          ("10:15", "ibm", 15), ("10:20", "apple", -5), ("10:25", "asus", 5),
          ("10:25", "goggle", 30)],
@@ -58,7 +62,7 @@ def _row(key: str, v: int | None, seconds: float) -> tuple[Any, ...]:
 
 def _driver(keys: Any = "id", **query: Any) -> StateTestDriver:
     query = {"window": ("ts", "1 minute"), "aggs": {"total": "sum(v)"}, **query}
-    return StateTestDriver(Windowed(keys, **query), schema=SCHEMA)
+    return StateTestDriver(WindowedQuery(keys, **query), schema=SCHEMA)
 
 
 def _shown(rows: list[Any]) -> list[tuple[Any, ...]]:
@@ -99,10 +103,13 @@ def _items(driver: StateTestDriver) -> Iterator[Any]:
 
 @pytest.mark.parametrize("mode", ["append", "update"])
 def test_jades_late_purchase_counts_and_the_finished_week_leaves(mode: str) -> None:
-    query = Windowed(
-        "user", window=("date", "7 days"), aggs={"spent": "sum(shopping)"}, watermark="2 days",
+    query = WindowedQuery(
+        "user",
+        window=("date", "7 days"),
+        aggs={"spent": "sum(shopping)"},
+        watermark="2 days",
         mode=mode,
-    )  # fmt: skip
+    )
     driver = StateTestDriver(query, schema="user string, shopping long, date timestamp")
     given, held = [], []
     for transaction in TRANSACTIONS:
@@ -244,7 +251,7 @@ def test_the_event_time_itself_may_be_a_key() -> None:
 
 
 def test_decimals_get_sparks_types() -> None:
-    query = Windowed([], aggs={"total": "sum(d)", "mean": "avg(d)"})
+    query = WindowedQuery([], aggs={"total": "sum(d)", "mean": "avg(d)"})
     driver = StateTestDriver(query, schema="d decimal(5,2)")
     (row,) = driver.push([(Decimal("1.00"),), (Decimal("1.00"),), (Decimal("0.00"),)])
     assert row == Row(total=Decimal("2.00"), mean=Decimal("0.666667"))
@@ -293,7 +300,7 @@ def test_what_cannot_be_run_is_refused_by_name(query: dict[str, Any], said: str)
 
 
 def test_what_belongs_to_a_processor_is_refused_of_a_windowed_query() -> None:
-    query = Windowed("id", aggs={"n": "count(*)"})
+    query = WindowedQuery("id", aggs={"n": "count(*)"})
     with pytest.raises(holdfast.InvalidArgument, match="of its own"):
         StateTestDriver(query, "id", SCHEMA)
     with pytest.raises(holdfast.InvalidArgument, match="needs schema"):

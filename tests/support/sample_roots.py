@@ -157,9 +157,13 @@ def _committed(
             store.commit()
             prepared.append(store.prepared)
         base = committer.commit(
-            base, runtime.monotonic_ms(), prepared, runtime.new_id(),
-            batch={"id": version, "query_id": "q"}, watermark={"late": 0},
-        )  # fmt: skip
+            base,
+            runtime.monotonic_ms(),
+            prepared,
+            runtime.new_id(),
+            batch={"id": version, "query_id": "q"},
+            watermark={"late": 0},
+        )
         for provider in stores:
             provider.note_committed(base)
     return root

@@ -19,7 +19,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from holdfast.backends.memory import MemoryStorage
-from holdfast.testing import Windowed
+from holdfast.testing import WindowedQuery
 
 made = []
 
@@ -42,8 +42,8 @@ def test_totals_grow(state_driver):
 
 
 def test_a_windowed_query_counts(state_driver):
-    driver = state_driver(Windowed("id", aggs={"n": "count(*)"}), schema="id string, v long")
-    other = state_driver(Windowed([], aggs={"n": "count(*)"}), schema="v long")
+    driver = state_driver(WindowedQuery("id", aggs={"n": "count(*)"}), schema="id string, v long")
+    other = state_driver(WindowedQuery([], aggs={"n": "count(*)"}), schema="v long")
     assert driver.push([("a", 1), ("a", 2)]) == [Row(id="a", n=2)]
     assert other.push([(1,)]) == [Row(n=1)]
     made.extend([driver.location, other.location])

@@ -26,7 +26,20 @@ from rich.text import Text
 from holdfast.admin import CopyPlan, CopyResult
 from holdfast.admin.doctor import Check
 from holdfast.admin.plan import OperationPlan, OperationResult
-from holdfast.cli.contents import add_segment, bounds_of, removal_of, shown_column, texts_of
+from holdfast.cli.contents import (
+    add_segment,
+    bounds_of,
+    copy_facts,
+    files_text,
+    history_cells,
+    partitions_text,
+    place_of,
+    removal_of,
+    root_facts,
+    shown_column,
+    texts_of,
+    versions_text,
+)
 from holdfast.cli.grid import Column, Grid, facts, number, wrapping
 from holdfast.cli.output import Output, nobody_to_ask, nobody_to_confirm
 from holdfast.cli.texts import clean, size_text, spans, time_text
@@ -34,7 +47,6 @@ from holdfast.engine.versions.journal import JournalLine
 from holdfast.errors import HoldfastError
 from holdfast.reading import (
     Diff,
-    FileCheck,
     InspectedStore,
     KeyVersion,
     PartitionChain,
@@ -76,7 +88,7 @@ class ConsoleOutput(Output):
         if several:
             self._note(f"below {above}")
         else:
-            self._facts(_root_facts(roots[0]))
+            self._facts(root_facts(roots[0]))
         self._console.print()
         table = self._grid(
             *([wrapping("root")] if several else []),
@@ -95,7 +107,7 @@ class ConsoleOutput(Output):
                     *([os.path.relpath(root.location, above)] if several else []),
                     store.operator,
                     store.store,
-                    _partitions(store),
+                    partitions_text(store),
                     root.newest,
                     f"{store.num_keys:,}",
                     size_text(store.size_bytes),
@@ -162,33 +174,17 @@ class ConsoleOutput(Output):
     def history(self, root: RootInfo, lines: Sequence[VersionInfo]) -> None:
         waits = any(line.removable_from_ms is not None for line in lines)
         table = self._grid(
-            number("version"), Column("committed"), number("keys"), number("changed"),
-            number("written"), number("size"), wrapping("tags"),
+            number("version"),
+            Column("committed"),
+            number("keys"),
+            number("changed"),
+            number("written"),
+            number("size"),
+            wrapping("tags"),
             *([Column(_WAITS)] if waits else []),
-        )  # fmt: skip
+        )
         for line in lines:
-            if line.problem is not None:
-                table.add(
-                    line.version,
-                    "damaged",
-                    "",
-                    "",
-                    "",
-                    "",
-                    ", ".join(line.tags),
-                    *removal_of(line, waits),
-                )
-                continue
-            table.add(
-                line.version,
-                time_text(line.committed_at_ms or 0),
-                f"{line.num_keys:,}",
-                f"{line.changed_rows:,}",
-                size_text(line.written_bytes or 0),
-                size_text(line.size_bytes or 0),
-                ", ".join(line.tags),
-                *removal_of(line, waits),
-            )
+            table.add(*history_cells(line), *removal_of(line, waits))
         self._show(table)
         if len(lines) < root.versions:
             self._note(f"{root.versions - len(lines):,} older ones; --limit 0 shows all")
@@ -207,9 +203,11 @@ class ConsoleOutput(Output):
             self._errors.print(Text("No version has such a key.", "yellow"))
             return
         table = self._grid(
-            number("version"), Column("committed"), Column("change"),
+            number("version"),
+            Column("committed"),
+            Column("change"),
             *map(shown_column, store.value_schema),
-        )  # fmt: skip
+        )
         for line in lines:
             cells = texts_of(store.value_schema, line.value)
             table.add(
@@ -270,13 +268,13 @@ class ConsoleOutput(Output):
                     wrapping("problem"),
                 )
                 for check in result.problems:
-                    table.add(check.kind, _place(check), spans(check.versions), check.problem)
+                    table.add(check.kind, place_of(check), spans(check.versions), check.problem)
                 self._show(table)
             self._verdict(result)
 
     def _verdict(self, result: Verification) -> None:
-        count = f"{_files(result.file_count)}, {size_text(result.checked_bytes)}"
-        others = f"; {_files(result.other_files)} beside them belong to no version"
+        count = f"{files_text(result.file_count)}, {size_text(result.checked_bytes)}"
+        others = f"; {files_text(result.other_files)} beside them belong to no version"
         note = others if result.other_files else ""
         if result.intact:
             line = f"{result.location}: {count} checked, all intact"
@@ -289,7 +287,7 @@ class ConsoleOutput(Output):
         self._note(f"versions that cannot: {spans(result.broken) or 'none'}")
 
     def copy_plan(self, plan: CopyPlan) -> None:
-        self._facts(_copy_facts(plan))
+        self._facts(copy_facts(plan))
         if plan.is_done:
             self._note("all of it is there already; nothing to do")
 
@@ -305,15 +303,17 @@ class ConsoleOutput(Output):
     def copied(self, copied: CopyResult) -> None:
         if copied.vanished:
             self.warning(
-                f"Retention removed {_versions(copied.vanished)} before they were copied; the "
+                f"Retention removed {versions_text(copied.vanished)} before they were copied; the "
                 "others are whole."
             )
         line = (
-            f"{_versions(copied.versions)} copied and checked: "
-            f"{_files(copied.written_files)} written, {size_text(copied.written_bytes)}"
+            f"{versions_text(copied.versions)} copied and checked: "
+            f"{files_text(copied.written_files)} written, {size_text(copied.written_bytes)}"
         )
         if copied.kept_files:
-            line += f"; {_files(copied.kept_files)} there before, {size_text(copied.kept_bytes)}"
+            line += (
+                f"; {files_text(copied.kept_files)} there before, {size_text(copied.kept_bytes)}"
+            )
         everything = copied.written_files or copied.kept_files
         self._console.print(Text(line if everything else "all of it was there already", "green"))
 
@@ -419,45 +419,3 @@ def _console(*, stderr: bool) -> Console:
         soft_wrap=False,
         markup=False,
     )
-
-
-def _root_facts(root: RootInfo) -> dict[str, str]:
-    tags = ", ".join(f"{name} = {version}" for name, version in sorted(root.tags.items()))
-    return {
-        "root": f"{root.location} ({root.kind})",
-        "versions": f"{root.versions:,}, from {root.oldest} to {root.newest}",
-        "committed": time_text(root.committed_at_ms),
-        "tags": tags or "–",
-    }
-
-
-def _copy_facts(plan: CopyPlan) -> dict[str, str]:
-    tags = ", ".join(f"{name} = {version}" for name, version in sorted(plan.tags.items()))
-    there = f"{_files(plan.present_files)}, {size_text(plan.present_bytes)}"
-    return {
-        "from": plan.source,
-        "to": f"{plan.target}{', an unfinished copy' if plan.resumes else ''}",
-        "versions": spans(plan.versions),
-        "tags": tags or "–",
-        "to copy": f"{_files(plan.files)}, {size_text(plan.size_bytes)}",
-        "there": f"{there}, to be checked" if plan.present_files else "–",
-    }
-
-
-def _versions(numbers: Sequence[int]) -> str:
-    return f"version{'s' if len(numbers) > 1 else ''} {spans(numbers)}"
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count:,} files"
-
-
-def _partitions(store: StoreInfo) -> str:
-    """How many partitions a store has, or which one if a provider keeps just that one."""
-    if len(store.partitions) == 1 and store.partitions[0].partition:
-        return f"#{store.partitions[0].partition}"
-    return str(len(store.partitions))
-
-
-def _place(check: FileCheck) -> str:
-    return check.path if check.offset is None else f"{check.path} at {check.offset:,}"

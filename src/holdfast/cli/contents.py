@@ -1,14 +1,15 @@
-"""What tables show of stores, versions and files, cell by cell."""
+"""What people are shown of roots, stores, versions and files, cell by cell."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
+from holdfast.admin import CopyPlan
 from holdfast.cli.grid import Column, Grid, number
-from holdfast.cli.texts import one_line, size_text, time_text
-from holdfast.reading import PartitionInfo, SegmentFile, StoreInfo, VersionInfo
+from holdfast.cli.texts import one_line, size_text, spans, time_text
+from holdfast.reading import FileCheck, PartitionInfo, RootInfo, SegmentFile, StoreInfo, VersionInfo
 from holdfast.reading.cells import field_text
 from holdfast.reading.meanings import bound_text
 from holdfast.store import Row
@@ -50,6 +51,20 @@ def bounds_of(store: StoreInfo, part: PartitionInfo) -> tuple[str, str]:
     return evicted, "–" if part.expire is None else moment_text(part.expire)
 
 
+def history_cells(line: VersionInfo) -> list[str]:
+    """The cells of a version in a history; a damaged one has no figures."""
+    figures = ["damaged", "", "", "", ""]
+    if line.problem is None:
+        figures = [
+            time_text(line.committed_at_ms or 0),
+            f"{line.num_keys:,}",
+            f"{line.changed_rows:,}",
+            size_text(line.written_bytes or 0),
+            size_text(line.size_bytes or 0),
+        ]
+    return [str(line.version), *figures, ", ".join(line.tags)]
+
+
 def removal_of(line: VersionInfo, waits: bool) -> list[str]:
     """When a version may be removed, where the table has a column for that."""
     at_ms = line.removable_from_ms
@@ -61,3 +76,50 @@ def texts_of(fields: Iterable[Field], row: Row | None) -> list[str]:
     if row is None:
         return ["" for _ in fields]
     return [field_text(field, cell) for field, cell in zip(fields, row, strict=True)]
+
+
+def root_facts(root: RootInfo) -> dict[str, str]:
+    """What there is to know about a root, by what it is called."""
+    tags = ", ".join(f"{name} = {version}" for name, version in sorted(root.tags.items()))
+    return {
+        "root": f"{root.location} ({root.kind})",
+        "versions": f"{root.versions:,}, from {root.oldest} to {root.newest}",
+        "committed": time_text(root.committed_at_ms),
+        "tags": tags or "–",
+    }
+
+
+def copy_facts(plan: CopyPlan) -> dict[str, str]:
+    """What a copy would bring, from where and to where."""
+    tags = ", ".join(f"{name} = {version}" for name, version in sorted(plan.tags.items()))
+    there = f"{files_text(plan.present_files)}, {size_text(plan.present_bytes)}"
+    return {
+        "from": plan.source,
+        "to": f"{plan.target}{', an unfinished copy' if plan.resumes else ''}",
+        "versions": spans(plan.versions),
+        "tags": tags or "–",
+        "to copy": f"{files_text(plan.files)}, {size_text(plan.size_bytes)}",
+        "there": f"{there}, to be checked" if plan.present_files else "–",
+    }
+
+
+def versions_text(numbers: Sequence[int]) -> str:
+    """Some versions, as spans of their numbers."""
+    return f"version{'s' if len(numbers) > 1 else ''} {spans(numbers)}"
+
+
+def files_text(count: int) -> str:
+    """A number of files."""
+    return "1 file" if count == 1 else f"{count:,} files"
+
+
+def partitions_text(store: StoreInfo) -> str:
+    """How many partitions a store has, or which one if a provider keeps just that one."""
+    if len(store.partitions) == 1 and store.partitions[0].partition:
+        return f"#{store.partitions[0].partition}"
+    return str(len(store.partitions))
+
+
+def place_of(check: FileCheck) -> str:
+    """The file that was checked, or the place in a pack."""
+    return check.path if check.offset is None else f"{check.path} at {check.offset:,}"

@@ -26,12 +26,22 @@ def read_state(
     store: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> LiveState:
-    """The newest state at a location, for reading: the checkpoint of a stream, its root, or the
-    root of a store made by `holdfast.open`.
+    """Open the newest state at a location for reading.
 
-    Where there are several stores, `operator` is 0 and `store` "default" unless said otherwise;
-    what was taken is said in the log, and by `operator` and `store` of the state.
-    `options` are handed to the storage. Nothing is ever written, and the writer is not disturbed.
+        state = holdfast.read("checkpoints/totals")
+        state.get("Sankar")
+
+    `location` is the checkpoint of a stream, its root, or the root of a store that `holdfast.open`
+    made: a path or an address.
+
+    `operator` and `store` choose one of several stores. By default they are 0 and "default" then;
+    the log says so, and the state's own `operator` and `store`.
+
+    `options` say how to reach a remote root, such as endpoints and credentials.
+
+    Returns a `LiveState`. Nothing is ever written, and the writer is not disturbed. Raises
+    InvalidArgument if there is no state, or no such store; Corruption if every version is damaged;
+    and Unavailable if the storage does not answer.
     """
     root = open_root(location, operator, store, options=options)
     state = LiveState(choose_store(root, operator, store))
@@ -44,8 +54,12 @@ def read_state(
         )
         log.warning(
             "%s has several stores; reading operator %d, store %s. Choose with operator= and "
-            "store= among the others: %s.", root.location, state.operator, state.store, others,
-        )  # fmt: skip
+            "store= among the others: %s.",
+            root.location,
+            state.operator,
+            state.store,
+            others,
+        )
     return state
 
 
@@ -80,12 +94,15 @@ class LiveState(ReadableState):
         self._at = _opened(store, at)
 
     def refresh(self) -> Self:
-        """Go on to the newest version; return this same object."""
+        """Continue with the newest version; return this same object."""
         self._at = _opened(self._reopened())
         return self
 
     def at(self, version: int | str) -> LiveState:
-        """Another version, by number or tag, as an object of its own."""
+        """Open another version, by number or tag; this object stays at its own.
+
+        Raises VersionNotFound if there is no such version, or if retention has removed it.
+        """
         return LiveState(self._reopened(), version)
 
     def _reopened(self) -> InspectedStore:
@@ -105,11 +122,15 @@ class LiveState(ReadableState):
 
     def _repr_html_(self) -> str:
         rows = [
-            ("root", self._location), ("operator", self.operator),
-            ("store", self.store), ("version", self.version), ("watermark", self.watermark or "–"),
-            ("keys", f"{self.num_keys:,}"), ("key", self.key_schema.ddl()),
+            ("root", self._location),
+            ("operator", self.operator),
+            ("store", self.store),
+            ("version", self.version),
+            ("watermark", self.watermark or "–"),
+            ("keys", f"{self.num_keys:,}"),
+            ("key", self.key_schema.ddl()),
             ("value", self.value_schema.ddl()),
-        ]  # fmt: skip
+        ]
         cells = "".join(
             f"<tr><th>{name}</th><td>{html.escape(str(cell))}</td></tr>" for name, cell in rows
         )
@@ -122,6 +143,8 @@ def _opened(store: InspectedStore, at: VersionLike = None) -> VersionReader:
     if at is None and version != root.versions[-1]:
         log.warning(
             "Version %d of %s is damaged; reading version %d. Run `holdfast verify`.",
-            root.versions[-1], root.location, version,
-        )  # fmt: skip
+            root.versions[-1],
+            root.location,
+            version,
+        )
     return store.at(version)

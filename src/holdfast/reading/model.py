@@ -90,12 +90,19 @@ class VersionInfo:
 
     version: int
     committed_at_ms: int | None = None
+    """When it was committed, by the writer's clock, in ms since 1970."""
     num_keys: int | None = None
+    """How many keys it has."""
     changed_rows: int | None = None
+    """How many rows its commit wrote, removals included."""
     written_bytes: int | None = None
+    """How many bytes of rows its commit wrote."""
     size_bytes: int | None = None
+    """How many bytes of segments it is read from."""
     tags: tuple[str, ...] = ()
+    """The tags that name it."""
     problem: str | None = None
+    """Why its manifest cannot be read; None if it can."""
     removable_from_ms: int | None = None
     """When its grace period ends and clean-up may remove it; None for a version that is kept."""
 

@@ -69,8 +69,11 @@ class Root:
         manifest = self.newest_readable()
         if manifest.scope.get("kind") == "store":
             return "store"
-        stores = [(operator, name) for operator in manifest.operators
-                  for name in manifest.operators[operator]]  # fmt: skip
+        stores = [
+            (operator, name)
+            for operator in manifest.operators
+            for name in manifest.operators[operator]
+        ]
         is_database = stores == [(OPERATOR, DEFAULT_STORE_NAME)] and manifest.batch is None
         return "database" if is_database else "query"
 
@@ -205,14 +208,18 @@ class Root:
         manifest = self.manifest(self.resolve(at))
         return [
             PartitionChain(
-                op, name, entry.index,
-                tuple(self._segment_file(manifest.directory(op, name, entry.index), ref)
-                      for ref in entry.segments),
+                op,
+                name,
+                entry.index,
+                tuple(
+                    self._segment_file(manifest.directory(op, name, entry.index), ref)
+                    for ref in entry.segments
+                ),
             )
             for op, name, entry in manifest.partitions()
             if operator in (None, op) and store in (None, name)
             if partition in (None, entry.index)
-        ]  # fmt: skip
+        ]
 
     def _segment_file(self, directory: str, ref: SegmentRef) -> SegmentFile:
         path = ref.path(directory)

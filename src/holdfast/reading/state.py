@@ -25,6 +25,10 @@ class ReadableState(ABC):
 
     A key is a tuple, a dict by column name, or a plain cell where the key has one column. DuckDB,
     Polars and all who speak Arrow's C stream interface read the state as a table.
+
+    Reads raise InvalidArgument for a key, column or filter that does not fit, Corruption where
+    stored data is damaged beyond repair, VersionNotFound once retention has removed the version,
+    and Unavailable where the storage does not answer.
     """
 
     _at: VersionReader
@@ -171,11 +175,11 @@ class ReadableState(ABC):
 
     @abstractmethod
     def refresh(self) -> Self:
-        """Go on to the newest version; return this same object."""
+        """Continue with the newest version; return this same object."""
 
     @abstractmethod
     def at(self, version: int | str) -> ReadableState:
-        """Another version, by number or tag, as an object of its own."""
+        """Open another version, by number or tag; this object stays at its own."""
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """The whole state as an Arrow stream, read while it is consumed."""

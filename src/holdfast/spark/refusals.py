@@ -36,19 +36,19 @@ _INSTEAD = {
 }
 
 
-class NotPart(InvalidArgument, AttributeError):
+class UnsupportedMethod(InvalidArgument, AttributeError):
     """An unsupported Spark method; also an AttributeError, so that `hasattr` returns False."""
 
 
-def method_of_a_frame(name: str) -> NotPart:
+def method_of_a_frame(name: str) -> UnsupportedMethod:
     """The refusal of a method of DataFrame that the wrapper lacks."""
     instead = _INSTEAD.get(name, _BEFORE if name in WITHOUT_STATE else _IN_BATCH)
-    return NotPart(f"DataFrame.{name} is not part of a stateful stream: {instead}.")
+    return UnsupportedMethod(f"DataFrame.{name} is not part of a stateful stream: {instead}.")
 
 
-def method_of_groups(name: str) -> NotPart:
+def method_of_groups(name: str) -> UnsupportedMethod:
     """The refusal of a method of GroupedData that the wrapper's groups lack."""
-    return NotPart(
+    return UnsupportedMethod(
         f"GroupedData.{name} is not part of a stateful stream: group the batch inside "
         "foreachBatch and call it there."
     )

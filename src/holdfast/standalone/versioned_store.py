@@ -42,9 +42,12 @@ class VersionedStore:
     """A versioned store without Spark, as `holdfast.open` returns it.
 
     Any number of processes may read it while one writes. If two writers commit the same version,
-    the second one gets Conflict and loses only its own update. Methods raise Closed after
-    `close`, and Unavailable if the storage does not answer. It is a
-    context manager that closes itself.
+    the second one gets Conflict and loses only its own update. It is a context manager that closes
+    itself.
+
+    Methods raise Closed after `close`, and Unavailable if the storage does not answer. Reads raise
+    InvalidArgument for a key, column or filter that does not fit, and Corruption where stored data
+    is damaged beyond repair.
     """
 
     def __init__(
@@ -189,13 +192,16 @@ class VersionedStore:
         """
         return self.at(self.version).get_many(keys)
 
-    def scan(self, columns: Sequence[str] | None = None, where: Any = None) -> pa.Table:
+    def scan(
+        self, columns: Sequence[str] | None = None, where: Any = None, prefix: Any = None
+    ) -> pa.Table:
         """Return the newest known version as a table, in no particular order.
 
         `columns` picks some columns. `where` is a filter: text as in `holdfast scan --where`, or a
-        pyarrow.compute expression.
+        pyarrow.compute expression. `prefix` leaves the keys that begin with it: a plain cell or a
+        tuple of the first columns of the key, or a dict of any of them.
         """
-        return self.at(self.version).scan(columns, where)
+        return self.at(self.version).scan(columns, where, prefix)
 
     def prefix_scan(self, prefix: Any) -> Iterator[RowPair]:
         """Iterate over the pairs of the newest known version whose keys begin with `prefix`.

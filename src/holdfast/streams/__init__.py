@@ -1,6 +1,8 @@
 """What stateful operators compute, on Arrow columns and without a JVM.
 
-The package can also be called: `holdfast.streams(spark)` is the manager of a session's queries.
+The package can also be called: `holdfast.streams(spark)` returns the manager of the streaming
+queries of a classic SparkSession, Spark's own and Holdfast's. It raises InvalidArgument for
+anything else.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
 
 `StorageConformance` tests a storage backend, and `ProviderConformance` a state store provider. Both
 need pytest, which is imported when one of them is first used.
-`StateTestDriver` runs a StatefulProcessor or a `Windowed` query without Spark, for unit tests.
+`StateTestDriver` runs a StatefulProcessor or a `WindowedQuery` without Spark, for unit tests.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from holdfast.deprecation import moved_names
+
 if TYPE_CHECKING:
     from holdfast.testing.driver import StateTestDriver
     from holdfast.testing.provider_suite import MakeProvider, ProviderConformance
     from holdfast.testing.storage_suite import StorageConformance
-    from holdfast.testing.windowed import Windowed
+    from holdfast.testing.windowed import WindowedQuery
 
 __all__ = [
     "MakeProvider",
     "ProviderConformance",
     "StateTestDriver",
     "StorageConformance",
-    "Windowed",
+    "WindowedQuery",
 ]
 
 _DRIVERS = {
     "StateTestDriver": "holdfast.testing.driver",
-    "Windowed": "holdfast.testing.windowed",
+    "WindowedQuery": "holdfast.testing.windowed",
 }
 _SUITES = {
     "MakeProvider": "holdfast.testing.provider_suite",
@@ -52,7 +54,7 @@ _PARTS = (
 )
 
 
-def __getattr__(name: str) -> Any:
+def _loaded(name: str) -> Any:
     if name in _DRIVERS:
         return getattr(import_module(_DRIVERS[name]), name)
     if name not in _SUITES:
@@ -64,3 +66,6 @@ def __getattr__(name: str) -> Any:
     found = getattr(import_module(_SUITES[name]), name)
     globals()[name] = found
     return found
+
+
+__getattr__ = moved_names(__name__, {"Windowed": "holdfast.testing:WindowedQuery"}, _loaded)

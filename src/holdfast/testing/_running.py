@@ -226,7 +226,7 @@ class VersionRunner:
         """All stores opened to change the state of a key, and committed if anything changed."""
         if not isinstance(self._work, KeyedWork):
             raise InvalidArgument(
-                "The state of a Windowed query cannot be set from outside. Push rows instead."
+                "The state of a WindowedQuery cannot be set from outside. Push rows instead."
             )
         marks = self.marks.waiting(self.now_ms)
         numbers = self._schedule.step(self.base, None, self.now_ms).numbers

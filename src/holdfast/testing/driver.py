@@ -29,16 +29,16 @@ from holdfast.testing._keyed import KeyedSettings
 from holdfast.testing._processed import Form, GroupStateWork, keyed_work, mode_of
 from holdfast.testing._running import CrashPoint, MadeUpCrash, VersionRunner
 from holdfast.testing._work import Work
-from holdfast.testing.windowed import Windowed, WindowedWork
+from holdfast.testing.windowed import WindowedQuery, WindowedWork
 from holdfast.types import Row, Schema, parse_schema
 
 
 class StateTestDriver:
-    """One stateful operator: a processor or function of the user's, or a `Windowed` query.
+    """One stateful operator: a processor or function of the user's, or a `WindowedQuery`.
 
     `schema` are the columns of the rows that are pushed. A processor needs `keys`, the grouping
     columns among them, and `output`, the columns it gives; `watermark` is a column and a delay,
-    in ms or as "10 minutes". A `Windowed` says all of this itself.
+    in ms or as "10 minutes". A `WindowedQuery` says all of this itself.
 
     `form` says what the processor takes and returns, and so what `push` returns: "row" (the
     default: a list of Rows) or "pandas" (a DataFrame) for a StatefulProcessor; for a function
@@ -68,11 +68,11 @@ class StateTestDriver:
     ) -> None:
         self._zone = zone
         self._work: Work
-        if isinstance(processor, Windowed):
+        if isinstance(processor, WindowedQuery):
             own = (keys, output, watermark, form, state_schema)
             if any(given is not None for given in own) or time_mode != "None":
                 raise InvalidArgument(
-                    "A Windowed query has keys, a watermark and output of its own: give the "
+                    "A WindowedQuery has keys, a watermark and output of its own: give the "
                     "driver its schema alone."
                 )
             self._work = WindowedWork(processor, _needed(schema, "schema"), partitions)
@@ -181,7 +181,7 @@ class StateTestDriver:
 
     def state(self, name: str = DEFAULT_STORE_NAME, at: int | None = None) -> dict[Row, Any]:
         """What is held at a version: of a variable by grouping key a value, a list or a dict; of
-        a function its state, which needs no name; of a `Windowed` query, which has one store, by
+        a function its state, which needs no name; of a `WindowedQuery`, which has one store, by
         key and window the partial aggregates.
         """
         live = read_state(self._run.root, operator=0, store=self._work.store_of(name))

@@ -1,6 +1,6 @@
 """A windowed query without Spark: what a stream computes from a batch, and what it emits.
 
-    query = Windowed("id", window=("ts", "5 minutes"), aggs={"profit": "sum(profit)"},
+    query = WindowedQuery("id", window=("ts", "5 minutes"), aggs={"profit": "sum(profit)"},
                      watermark="10 minutes")
     driver = StateTestDriver(query, schema="id string, ts timestamp, profit long")
     driver.push([{"id": "apple", "ts": noon, "profit": 10}])
@@ -44,7 +44,7 @@ _TIMES = (AtomicType("timestamp"), AtomicType("timestamp_ntz"))
 
 
 @dataclass(frozen=True)
-class Windowed:
+class WindowedQuery:
     """A grouped aggregation, for `StateTestDriver`.
 
     `keys` are the grouping columns, which may be none. There can be one window:
@@ -95,9 +95,9 @@ class _WindowPlacement:
 
 
 class WindowedWork:
-    """Runs a `Windowed` query, and rejects what Spark rejects."""
+    """Runs a `WindowedQuery`, and rejects what Spark rejects."""
 
-    def __init__(self, query: Windowed, schema: Schema, partitions: int) -> None:
+    def __init__(self, query: WindowedQuery, schema: Schema, partitions: int) -> None:
         self.schema = schema
         columns = {field.name: field for field in schema}
         keys = [query.keys] if isinstance(query.keys, str) else list(query.keys)
@@ -117,7 +117,7 @@ class WindowedWork:
 
     def _check(self) -> None:
         if not self._aggregates:
-            raise InvalidArgument("A Windowed query needs an aggregate: aggs={'n': 'count(*)'}.")
+            raise InvalidArgument("A WindowedQuery needs an aggregate: aggs={'n': 'count(*)'}.")
         if self._mode not in _MODES:
             raise InvalidArgument(
                 f"The mode must be append, update or complete, not {self._mode!r}."
@@ -280,7 +280,7 @@ class WindowedWork:
         return AggregationTask(**facts)
 
     def initial(self, setting: WorkSettings, columns: Schema) -> Task:
-        raise InvalidArgument("A Windowed query takes no initial state. Push rows instead.")
+        raise InvalidArgument("A WindowedQuery takes no initial state. Push rows instead.")
 
     def shown(self, tables: list[pa.Table]) -> Any:
         return [row for table in tables for row in self._rows(table)]
@@ -309,9 +309,9 @@ class WindowedWork:
         return dict(zip(keys, values, strict=True))
 
 
-def _frame(query: Windowed, columns: Mapping[str, Field]) -> _Frame | None:
+def _frame(query: WindowedQuery, columns: Mapping[str, Field]) -> _Frame | None:
     if query.window is not None and query.session is not None:
-        raise InvalidArgument("A Windowed query has a window or a session, not both.")
+        raise InvalidArgument("A WindowedQuery has a window or a session, not both.")
     given = query.window or query.session
     if given is None:
         return None
@@ -329,7 +329,7 @@ def _frame(query: Windowed, columns: Mapping[str, Field]) -> _Frame | None:
 
 
 def _watermark(
-    query: Windowed, columns: Mapping[str, Field], frame: _Frame | None
+    query: WindowedQuery, columns: Mapping[str, Field], frame: _Frame | None
 ) -> tuple[str, int] | None:
     given = query.watermark
     if given is None:

@@ -12,7 +12,7 @@ from holdfast.deprecation import moved_names
 from holdfast.reserved import RESERVED_PREFIXES
 from holdfast.types._batch import MOST_COLUMN_BYTES, as_table, columns_of, one_array, parts_of
 from holdfast.types._codec import Row, RowCodec
-from holdfast.types._columns import UnrepresentableValue, read_column
+from holdfast.types._columns import UnrepresentableValue, read_column, with_nulls
 from holdfast.types._datatypes import (
     LIST_POSITION,
     MILLISECONDS,
@@ -45,6 +45,7 @@ __all__ = [
     "one_array",
     "parts_of",
     "read_column",
+    "with_nulls",
     "UnrepresentableValue",
     "far_number",
     "far_text",

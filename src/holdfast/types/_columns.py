@@ -175,10 +175,10 @@ def _read_near(kind: DataType, array: pa.Array) -> list[Any]:
     if pa.types.is_timestamp(arrow):
         if kind == _TIMESTAMP:
             since = _read_numbers(array, pa.int64(), "m8[us]", YEARS)
-            return _with_nulls(array, list(map(_EPOCH_UTC.__add__, since)))
-        return _with_nulls(array, _read_numbers(array, pa.int64(), "M8[us]", YEARS))
+            return with_nulls(array, list(map(_EPOCH_UTC.__add__, since)))
+        return with_nulls(array, _read_numbers(array, pa.int64(), "M8[us]", YEARS))
     if pa.types.is_date32(arrow):
-        return _with_nulls(array, _read_numbers(array, pa.int32(), "M8[D]", DAYS))
+        return with_nulls(array, _read_numbers(array, pa.int32(), "M8[D]", DAYS))
     if pa.types.is_duration(arrow):
         return _read_durations(array)
     if isinstance(kind, TimeType):
@@ -190,7 +190,7 @@ def _read_near(kind: DataType, array: pa.Array) -> list[Any]:
 def _read_durations(array: pa.Array) -> list[Any]:
     try:
         lowest, highest = _NOT_A_TIME + 1, -_NOT_A_TIME - 1
-        return _with_nulls(array, _read_numbers(array, pa.int64(), "m8[us]", (lowest, highest)))
+        return with_nulls(array, _read_numbers(array, pa.int64(), "m8[us]", (lowest, highest)))
     except UnrepresentableValue:
         found: list[Any] = array.to_pylist()
         return found
@@ -215,9 +215,9 @@ def _refuse_nanoseconds(array: pa.Array) -> None:
 
 def _read_struct(kinds: Sequence[DataType], array: pa.Array, far: bool) -> list[Any]:
     if not kinds:
-        return _with_nulls(array, [()] * len(array))
+        return with_nulls(array, [()] * len(array))
     parts = [read_column(k, a, far) for k, a in zip(kinds, array.flatten(), strict=True)]
-    return _with_nulls(array, list(zip(*parts, strict=True)))
+    return with_nulls(array, list(zip(*parts, strict=True)))
 
 
 def _read_list(kind: ArrayType, array: pa.Array, far: bool) -> list[Any]:
@@ -226,7 +226,7 @@ def _read_list(kind: ArrayType, array: pa.Array, far: bool) -> list[Any]:
     starts, values = _inside(array, array.values)
     items = read_column(kind.element, values, far)
     cells = [items[a:b] for a, b in pairwise(starts)]
-    return _with_nulls(array, cells)
+    return with_nulls(array, cells)
 
 
 def _read_map(kind: MapType, array: pa.Array, far: bool) -> list[Any]:
@@ -238,7 +238,7 @@ def _read_map(kind: MapType, array: pa.Array, far: bool) -> list[Any]:
         key_cells = [freeze(cell) for cell in key_cells]
     pairs = list(zip(key_cells, read_column(kind.value, items, far), strict=True))
     cells = [dict(pairs[a:b]) for a, b in pairwise(starts)]
-    return _with_nulls(array, cells)
+    return with_nulls(array, cells)
 
 
 def _needs_reading(kind: DataType) -> bool:
@@ -254,7 +254,8 @@ def _inside(array: pa.Array, values: pa.Array) -> tuple[list[int], pa.Array]:
     return (offsets - first).tolist(), values.slice(first, last - first)
 
 
-def _with_nulls(array: pa.Array, cells: list[Any]) -> list[Any]:
+def with_nulls(array: pa.Array, cells: list[Any]) -> list[Any]:
+    """`cells` with None wherever `array` is null; the list is changed."""
     if array.null_count:
         nulls = pc.is_null(array).to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(nulls).tolist():

@@ -10,11 +10,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from holdfast.types import ArrayType, AtomicType, DataType, MapType, StructType, one_array
+from holdfast.types import (
+    ArrayType,
+    AtomicType,
+    DataType,
+    MapType,
+    StructType,
+    one_array,
+    with_nulls,
+)
 
 _BINARY = AtomicType("binary")
 VARIANT = AtomicType("variant")
@@ -56,14 +62,14 @@ def _leaves(array: pa.Array) -> list[Any]:
 
 def _structs(kinds: Sequence[DataType], array: pa.Array) -> list[Any]:
     if not kinds:
-        return _with_nulls(array, [()] * len(array))
+        return with_nulls(array, [()] * len(array))
     parts = [plain_cells(k, a) for k, a in zip(kinds, array.flatten(), strict=True)]
-    return _with_nulls(array, list(zip(*parts, strict=True)))
+    return with_nulls(array, list(zip(*parts, strict=True)))
 
 
 def _lists(array: pa.Array, items: list[Any]) -> list[Any]:
     starts = array.offsets.to_numpy()
-    return _with_nulls(array, [items[a:b] for a, b in pairwise((starts - starts[0]).tolist())])
+    return with_nulls(array, [items[a:b] for a, b in pairwise((starts - starts[0]).tolist())])
 
 
 def _covered(array: pa.Array, values: pa.Array) -> pa.Array:
@@ -71,11 +77,3 @@ def _covered(array: pa.Array, values: pa.Array) -> pa.Array:
     offsets = array.offsets
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     return values.slice(first, last - first)
-
-
-def _with_nulls(array: pa.Array, cells: list[Any]) -> list[Any]:
-    if array.null_count:
-        nulls = pc.is_null(array).to_numpy(zero_copy_only=False)
-        for row in np.flatnonzero(nulls).tolist():
-            cells[row] = None
-    return cells

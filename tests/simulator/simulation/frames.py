@@ -86,16 +86,20 @@ class Frame(DataFrame):
 
     def raw(self) -> list[list[bytes]]:
         """The partitions as Arrow record batches in bytes."""
-        return [[_batch(part, self.arrow_schema()).serialize().to_pybytes()]
-                for part in self._compute()]  # fmt: skip
+        return [
+            [_batch(part, self.arrow_schema()).serialize().to_pybytes()] for part in self._compute()
+        ]
 
     def mapInArrow(self, func: Any, schema: Any, *_: Any, **__: Any) -> Any:
         def compute() -> Partitions:
             return [
-                [row for batch in func(iter([_batch(part, self.arrow_schema())]))
-                 for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+                [
+                    row
+                    for batch in func(iter([_batch(part, self.arrow_schema())]))
+                    for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+                ]
                 for part in self._compute()
-            ]  # fmt: skip
+            ]
 
         return Frame(self._session, schema.names, compute)
 

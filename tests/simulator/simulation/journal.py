@@ -231,8 +231,10 @@ class Journal:
                 return
             is_same = stored.commit_id == version.manifest.commit_id
             self.hold(is_same, f"version {version.number} is another one")
-            self.hold(found == version.state, f"version {version.number} holds {found}, "
-                                              f"not {version.state}")  # fmt: skip
+            self.hold(
+                found == version.state,
+                f"version {version.number} holds {found}, not {version.state}",
+            )
 
     def _read(self, log: VersionLog, version: int) -> State:
         found: dict[int, Total] = {}
@@ -261,8 +263,10 @@ class Journal:
                 rows = rows + found.get(twin.manifest.commit_id[:12], Counter())
             is_whole = rows == version.out
             if is_end or commit_id in self._delivered:
-                self.hold(is_whole, f"version {version.number} is in the files as {rows}, "
-                                    f"not {version.out}")  # fmt: skip
+                self.hold(
+                    is_whole,
+                    f"version {version.number} is in the files as {rows}, not {version.out}",
+                )
             version = version.parent
 
     def _twins(self, version: Version) -> list[Version]:
@@ -271,11 +275,12 @@ class Journal:
         if version.parent is None or manifest.batch == version.parent.manifest.batch:
             return []
         return [
-            lost for lost in self._lost.values()
+            lost
+            for lost in self._lost.values()
             if lost is not version
             and lost.parent is version.parent
             and lost.manifest.batch == manifest.batch
-        ]  # fmt: skip
+        ]
 
     def check_end(self) -> None:
         """Every row is in the newest version, and every version in the sink."""

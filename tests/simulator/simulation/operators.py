@@ -100,9 +100,13 @@ class TotalsTask:
         due = [total.due_ms for total in after.values() if total.due_ms]
         emitted = self.outbox.emit(partition, [table])
         return prepare_result(
-            store, emitted, rows=len(rows), updated=len(after), removed=len(gone),
+            store,
+            emitted,
+            rows=len(rows),
+            updated=len(after),
+            removed=len(gone),
             due_ms=min(due, default=None),
-        )  # fmt: skip
+        )
 
 
 class Totals(Operator):

@@ -314,9 +314,14 @@ class Scenario:
         operator = Totals(rings=self.world.journal.rings)
         stage = Stage(operator, (Input(Flow.of(source), source),), source)
         return QuerySpec(
-            flow=Flow.of(stage), native=source, mode="append", checkpoint=CHECKPOINT,
-            trigger=trigger, name=None, settings=self._settings,
-        )  # fmt: skip
+            flow=Flow.of(stage),
+            native=source,
+            mode="append",
+            checkpoint=CHECKPOINT,
+            trigger=trigger,
+            name=None,
+            settings=self._settings,
+        )
 
     def end(self, driver: Driver, how: str) -> None:
         """End a driver from outside, or wait until it has ended by itself."""

@@ -168,15 +168,25 @@ class QueryPlans(Protocol):
         """The stateful operators of Spark's own in a streaming frame's plan."""
 
     def with_processor(
-        self, frame: DataFrame, groupings: tuple[Column, ...], output: StructType,
-        output_mode: str, time_mode: str, event_time: str,
-    ) -> DataFrame:  # fmt: skip
+        self,
+        frame: DataFrame,
+        groupings: tuple[Column, ...],
+        output: StructType,
+        output_mode: str,
+        time_mode: str,
+        event_time: str,
+    ) -> DataFrame:
         """Spark's own transformWithState of a function that is never called: for its analysis."""
 
     def with_group_state(
-        self, frame: DataFrame, groupings: tuple[Column, ...], output: StructType,
-        state: StructType, output_mode: str, timeout: str,
-    ) -> DataFrame:  # fmt: skip
+        self,
+        frame: DataFrame,
+        groupings: tuple[Column, ...],
+        output: StructType,
+        state: StructType,
+        output_mode: str,
+        timeout: str,
+    ) -> DataFrame:
         """Spark's own applyInPandasWithState of a function that is never called."""
 
 

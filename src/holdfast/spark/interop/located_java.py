@@ -145,8 +145,9 @@ def _made(session: SparkSession) -> LocatedJava | None:
         log.warning(
             "Tasks run without preferred locations: Spark %s did not take the class for them "
             "(%s). spark.holdfast.locality=off leaves it out.",
-            session.version, str(getattr(error, "java_exception", error)).partition("\n")[0],
-        )  # fmt: skip
+            session.version,
+            str(getattr(error, "java_exception", error)).partition("\n")[0],
+        )
         return None
 
 

@@ -44,9 +44,13 @@ def native_stateful_operators(frame: DataFrame) -> list[str]:
 
 
 def with_processor(
-    frame: DataFrame, groupings: tuple[Column, ...], output: StructType, output_mode: str,
-    time_mode: str, event_time: str,
-) -> DataFrame:  # fmt: skip
+    frame: DataFrame,
+    groupings: tuple[Column, ...],
+    output: StructType,
+    output_mode: str,
+    time_mode: str,
+    event_time: str,
+) -> DataFrame:
     """Spark's own transformWithState of a function that is never called: for its analysis."""
     grouped = frame.groupBy(*groupings)
     kind = PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF
@@ -58,9 +62,13 @@ def with_processor(
 
 
 def with_group_state(
-    frame: DataFrame, groupings: tuple[Column, ...], output: StructType, state: StructType,
-    output_mode: str, timeout: str,
-) -> DataFrame:  # fmt: skip
+    frame: DataFrame,
+    groupings: tuple[Column, ...],
+    output: StructType,
+    state: StructType,
+    output_mode: str,
+    timeout: str,
+) -> DataFrame:
     """Spark's own applyInPandasWithState of a function that is never called: for its analysis."""
     grouped = frame.groupBy(*groupings)
     kind = PythonEvalType.SQL_GROUPED_MAP_PANDAS_UDF_WITH_STATE

@@ -93,7 +93,7 @@ def addListener(listener: StreamingQueryListener) -> None:
 
 
 def removeListener(listener: StreamingQueryListener) -> None:
-    """Stop calling a listener that `addListener` added; nothing happens if it was not added."""
+    """Stop calling `listener`, which `addListener` added; does nothing if it was not added."""
     _of_all_queries.remove(listener)
 
 

@@ -114,17 +114,22 @@ def idle(last: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
     nothing = dict.fromkeys(_OF_A_VERSION, 0)
     rates = {"inputRowsPerSecond": 0.0, "processedRowsPerSecond": 0.0}
     return {
-        **last, **rates, **{name: told[name] for name in ("timestamp", "durationMs", "sources")},
+        **last,
+        **rates,
+        **{name: told[name] for name in ("timestamp", "durationMs", "sources")},
         "batchId": last["batchId"] + 1,
         "batchDuration": told["durationMs"]["triggerExecution"],
         "numInputRows": 0,
         "isTick": False,
-        **({"eventTime": {"watermark": last["eventTime"]["watermark"]}}
-           if "eventTime" in last else {}),
+        **(
+            {"eventTime": {"watermark": last["eventTime"]["watermark"]}}
+            if "eventTime" in last
+            else {}
+        ),
         "stateOperators": [{**operator, **nothing} for operator in last["stateOperators"]],
         "sink": {**last["sink"], "numOutputRows": min(0, last["sink"]["numOutputRows"])},
         "observedMetrics": {},
-    }  # fmt: skip
+    }
 
 
 def _event_time(report: VersionReport) -> dict[str, str]:

@@ -30,10 +30,11 @@ def stateful_plan(flow: Flow, session: SparkSession) -> str:
 
     def named(origins: Sequence[DataFrame | Stage]) -> str:
         return ", ".join(
-            f"operator {numbers[each]}" if isinstance(each, Stage)
+            f"operator {numbers[each]}"
+            if isinstance(each, Stage)
             else f"source {sources.number(each)}"
             for each in origins
-        )  # fmt: skip
+        )
 
     lines = ["== Stateful Plan =="]
     frames: dict[Stage, StageFrames] = {}

@@ -181,9 +181,12 @@ class StageRun:
         """How its rows come into a frame."""
         store, rdd = self.store, self.rdd
         return OutputFrames(
-            store.root, store.options, store.conf, self.frames.rows_schema,
+            store.root,
+            store.options,
+            store.conf,
+            self.frames.rows_schema,
             lambda session, _: rdd.numbers(session),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -225,9 +228,12 @@ class QueryOutput:
                 "of a struct different names."
             )
         output_frames = OutputFrames(
-            some.root, some.options, some.conf, schema,
+            some.root,
+            some.options,
+            some.conf,
+            schema,
             lambda session, count: session.range(0, count, 1, count),
-        )  # fmt: skip
+        )
         return cls(output_frames, Template(user, [schema], lambda rows: rows[0]), None, union)
 
     def emit(
@@ -251,9 +257,13 @@ class QueryOutput:
         )
         place = self.output_frames
         outbox = Outbox(
-            place.root, version, max(parts.getNumPartitions(), 1), place.options, place.conf,
+            place.root,
+            version,
+            max(parts.getNumPartitions(), 1),
+            place.options,
+            place.conf,
             inline_bytes,
-        )  # fmt: skip
+        )
         emitted = collected(
             locality, parts, lambda number, raw: emit_batches(outbox, number, schema, raw)
         )

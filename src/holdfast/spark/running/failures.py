@@ -77,9 +77,12 @@ def _end_of(kind: type[HoldfastError]) -> type[HoldfastError]:
         return kind(self.message, condition=self.condition).__reduce__()
 
     body = {
-        "__init__": init, "__reduce__": reduce, "__str__": Exception.__str__,
-        "__module__": kind.__module__, "__doc__": kind.__doc__,
-    }  # fmt: skip
+        "__init__": init,
+        "__reduce__": reduce,
+        "__str__": Exception.__str__,
+        "__module__": kind.__module__,
+        "__doc__": kind.__doc__,
+    }
     return type(kind.__name__, (kind, StreamingQueryException), body)
 
 

@@ -124,9 +124,12 @@ class QueryRun:
         self._plan_facts: tuple[list[str], list[int], bool] | None = None
         """The operators' titles and order, and whether there is a watermark, once asked for."""
         self._ticks = Ticks(
-            loop, self.turns.lock, lambda: self._run_version(None, None),
-            lambda: inner.status, lambda: outcome.is_over,
-        )  # fmt: skip
+            loop,
+            self.turns.lock,
+            lambda: self._run_version(None, None),
+            lambda: inner.status,
+            lambda: outcome.is_over,
+        )
         self._threads = [
             PeriodicJob("holdfast-maintenance", conf.maintenance_interval_ms, self.maintain)
         ]
@@ -204,8 +207,10 @@ class QueryRun:
         except Exception:
             log.warning(
                 "Version %d of %s was delivered, but its progress could not be reported",
-                report.version, self.loop.root, exc_info=True,
-            )  # fmt: skip
+                report.version,
+                self.loop.root,
+                exc_info=True,
+            )
 
     def _reported(self) -> ReportedQuery:
         if self._plan_facts is None:

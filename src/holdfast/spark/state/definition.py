@@ -42,17 +42,24 @@ def check_same_query(
             f"{what} was {before.get(what, 'none')}, is {after.get(what, 'none')}"
             for what in changed
         ]
-        which = f"operator {number}" if len(now) > 1 else "the query"
         way_out = (
             "To let the new ones start empty here, set the option newAggregates to empty; or "
             if only_more
             else "Undo the change, or "
         )
-        raise InvalidArgument(
-            f"The state in {root} was made by another query. In {which}: {'; '.join(changes)}. "
-            f"{way_out}start with a new checkpoint.",
-            condition="STATE_STORE_SCHEMA_MISMATCH",
-        )
+        which = number if len(now) > 1 else None
+        raise _another_query(root, which, changes, f"{way_out}start with a new checkpoint.")
+
+
+def _another_query(
+    root: str, operator: int | None, changes: Sequence[str], advice: str
+) -> InvalidArgument:
+    which = "the query" if operator is None else f"operator {operator}"
+    return InvalidArgument(
+        f"The state in {root} was made by another query. In {which}: {'; '.join(changes)}. "
+        f"{advice}",
+        condition="STATE_STORE_SCHEMA_MISMATCH",
+    )
 
 
 def _comparable(definition: Definition) -> Definition:
@@ -83,17 +90,14 @@ def check_same_columns(
             f"{what} was {_shortened(before[what])}, is {_shortened(after[what])}"
             for what in changed
         ]
-        which = f"operator {number}" if len(now["operators"]) > 1 else "the query"
         way_out = (
             ""
             if any(what.startswith(AGGREGATE) for what in changed)
             else "; where the new columns mean the same, set the option changedColumns to accept"
         )
-        raise InvalidArgument(
-            f"The state in {root} was made by another query. In {which}: {'; '.join(changes)}. "
-            f"Undo the change or start with a new checkpoint{way_out}.",
-            condition="STATE_STORE_SCHEMA_MISMATCH",
-        )
+        which = number if len(now["operators"]) > 1 else None
+        advice = f"Undo the change or start with a new checkpoint{way_out}."
+        raise _another_query(root, which, changes, advice)
 
 
 def _shortened(text: str) -> str:

@@ -102,10 +102,11 @@ class Computation:
 
         def rows_for(end: Flow | Stage) -> list[DataFrame | None]:
             return [
-                emitted_rows[origin] if isinstance(origin, Stage)
+                emitted_rows[origin]
+                if isinstance(origin, Stage)
                 else sources[self._spec.sources.number(origin)]
                 for origin in end.origins
-            ]  # fmt: skip
+            ]
 
         known = stage_marks(self._spec.stages, step.marks)
         for number, run in enumerate(self._stages):
@@ -145,13 +146,25 @@ class Computation:
     ) -> TaskSettings:
         emits = run.emits or not is_last
         outbox = Outbox(
-            self._home.root, base.version + 1, run.store.partitions, run.store.options,
-            self._home.conf, self._inline_bytes,
-        )  # fmt: skip
+            self._home.root,
+            base.version + 1,
+            run.store.partitions,
+            run.store.options,
+            self._home.conf,
+            self._inline_bytes,
+        )
         return TaskSettings(
-            run.stores, base.version, self._spec.mode, self._ansi, marks.stage,
-            outbox if emits else None, query, self._time_zone, self._frame_limits, marks.inputs,
-        )  # fmt: skip
+            run.stores,
+            base.version,
+            self._spec.mode,
+            self._ansi,
+            marks.stage,
+            outbox if emits else None,
+            query,
+            self._time_zone,
+            self._frame_limits,
+            marks.inputs,
+        )
 
     def _run_stage(
         self, run: StageRun, task: Task, rows: Sequence[DataFrame | None], marks: Watermarks

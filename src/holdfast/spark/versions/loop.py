@@ -167,12 +167,17 @@ class VersionLoop:
             raise self.versions.conflict(newest.version)
         log.warning(
             "Version %d of %s was committed by the driver that this one has replaced; continuing "
-            "from it", newest.version, self.root,
-        )  # fmt: skip
+            "from it",
+            newest.version,
+            self.root,
+        )
         self.manifest = with_columns(
-            self._home.session, newest, [run.frames for run in self._stages], self.root,
+            self._home.session,
+            newest,
+            [run.frames for run in self._stages],
+            self.root,
             may_change=self.spec.takes_changed_columns,
-        )  # fmt: skip
+        )
         self._base = self._newest_at_ms = None
         self._schedule = self._schedule.asked()
         return True
@@ -279,9 +284,17 @@ class VersionLoop:
     ) -> VersionReport:
         step = made.step
         return VersionReport(
-            self.manifest.version, step.batch, step.marks, seconds, made.results, made.late_rows,
-            merged, made.input_rows, step.numbers.epoch, made.event_time,
-        )  # fmt: skip
+            self.manifest.version,
+            step.batch,
+            step.marks,
+            seconds,
+            made.results,
+            made.late_rows,
+            merged,
+            made.input_rows,
+            step.numbers.epoch,
+            made.event_time,
+        )
 
     # -- delivering ----------------------------------------------------------------------------
 

@@ -48,9 +48,12 @@ class Maintenance:
     """
 
     def __init__(
-        self, root: str, run_id: UUID, conf: StateStoreConf,
+        self,
+        root: str,
+        run_id: UUID,
+        conf: StateStoreConf,
         coordinator: StateStoreCoordinatorRef | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._root, self._run_id, self._conf = root, run_id, conf
         self._coordinator = coordinator
         self._waiting: dict[StorePartition, tuple[Swap, ...]] = {}
@@ -77,9 +80,12 @@ class Maintenance:
                 "%d stores of %s have no snapshot of the last %d versions, the one of operator %d, "
                 "partition %d first: maintenance comes too late. Shorten "
                 "spark.sql.streaming.stateStore.maintenanceInterval or add a core.",
-                len(lagging), self._root, _ALARMING * self._conf.snapshot_lag, lagging[0][0],
+                len(lagging),
+                self._root,
+                _ALARMING * self._conf.snapshot_lag,
+                lagging[0][0],
                 lagging[0][2],
-            )  # fmt: skip
+            )
         return [*lagging, *sorted(wanted.difference(lagging))]
 
     def _due(self, manifest: Manifest, stages: Sequence[StageRun]) -> Iterator[StorePartition]:

@@ -49,7 +49,7 @@ from holdfast.streams.watermark import Watermarks
 
 
 @dataclass(frozen=True)
-class _Claimed:
+class _ClaimedRoot:
     """The version that a run starts from, and the frames of the query's stages."""
 
     claims: Claims
@@ -85,7 +85,7 @@ class LoopOpening:
             raise
 
     def _open(
-        self, claimed: _Claimed, lost: int, stages: Sequence[StageRun], locality: Locality
+        self, claimed: _ClaimedRoot, lost: int, stages: Sequence[StageRun], locality: Locality
     ) -> VersionLoop:
         home, manifest = self.home, claimed.manifest
         maintenance = Maintenance(home.root, home.run_id, self._conf, locality.coordinator)
@@ -104,9 +104,14 @@ class LoopOpening:
         view = None
         if self._spec.view is not None:
             view = StreamView(
-                self._spec.view, stages, self._session, manifest, home.versions, home.root,
+                self._spec.view,
+                stages,
+                self._session,
+                manifest,
+                home.versions,
+                home.root,
                 self._conf,
-            )  # fmt: skip
+            )
         delivery = Delivery(self._spec, self._sink, home.storage, query_output, view, deliveries)
         delivery.show(manifest, partial(stored_before, home.versions, manifest))
         parts = LoopParts(
@@ -123,7 +128,7 @@ class LoopOpening:
 
     # -- the claim -----------------------------------------------------------------------------
 
-    def _claim(self) -> _Claimed:
+    def _claim(self) -> _ClaimedRoot:
         """Claim the root and read the version to start from.
 
         A start that is refused must not stop the driver that runs, so whatever can be refused is
@@ -146,7 +151,7 @@ class LoopOpening:
             first = first_manifest(self._session, frames, partitions, runtime)
             try:
                 made = versions.publish(self._with_sources(first), 1, None)
-                return _Claimed(claims, made, own, frames)
+                return _ClaimedRoot(claims, made, own, frames)
             except Conflict:  # the older driver was about to make the same one
                 again = versions.newest_intact()
                 if again is None:
@@ -155,7 +160,7 @@ class LoopOpening:
             self.home.checkpoint.check_pair(self.home.root, again)
             _, own, frames = self._checked(again)
         fitting = self._with_columns(again, frames)
-        return _Claimed(claims, self._with_sources(fitting), own, frames)
+        return _ClaimedRoot(claims, self._with_sources(fitting), own, frames)
 
     def _checked(self, found: Manifest | None) -> tuple[int, SparkSession, list[StageFrames]]:
         """Refuse stored state that is not this query's: the partitions and frames if it is."""
@@ -172,9 +177,12 @@ class LoopOpening:
 
     def _with_columns(self, manifest: Manifest, frames: Sequence[StageFrames]) -> Manifest:
         return with_columns(
-            self._session, manifest, frames, self.home.root,
+            self._session,
+            manifest,
+            frames,
+            self.home.root,
             may_change=self._spec.takes_changed_columns,
-        )  # fmt: skip
+        )
 
     def _with_sources(self, manifest: Manifest) -> Manifest:
         """A version that says what the query reads, for those who open its state without Spark."""
@@ -185,12 +193,17 @@ class LoopOpening:
 
     # -- the stages ----------------------------------------------------------------------------
 
-    def _stages(self, claimed: _Claimed, place: str | None, locality: Locality) -> list[StageRun]:
+    def _stages(
+        self, claimed: _ClaimedRoot, place: str | None, locality: Locality
+    ) -> list[StageRun]:
         """The stages, their state open. A version's deltas may all come with tasks' results."""
         places = sum(1 for _ in claimed.manifest.partitions())
-        conf = replace(self._conf, pack_threshold_bytes=min(
-            self._conf.pack_threshold_bytes, self._inline_bytes // max(places, 1)
-        ))  # fmt: skip
+        conf = replace(
+            self._conf,
+            pack_threshold_bytes=min(
+                self._conf.pack_threshold_bytes, self._inline_bytes // max(places, 1)
+            ),
+        )
         return [
             self._stage_run(number, frames, claimed.manifest, conf, place, locality)
             for number, frames in enumerate(claimed.frames)

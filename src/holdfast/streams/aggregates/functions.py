@@ -18,7 +18,7 @@ from holdfast.types import ArrayType, AtomicType, DataType, DecimalType, MapType
 
 
 @dataclass(frozen=True)
-class Takes:
+class InputRule:
     """What an input may be: which types, and why others are refused."""
 
     allows: Callable[[DataType], bool]
@@ -32,11 +32,11 @@ def _is_number(kind: DataType) -> bool:
     return isinstance(kind, DecimalType) or kind in _INTEGRAL or kind in parts.FRACTIONAL
 
 
-ANY = Takes(lambda kind: True)
-NUMBERS = Takes(_is_number, "it takes numbers")
-INTEGERS = Takes(_INTEGRAL.__contains__, "it takes integers")
-BOOLEANS = Takes(lambda kind: kind == parts.BOOLEAN, "it takes booleans")
-ORDERED = Takes(
+ANY = InputRule(lambda kind: True)
+NUMBERS = InputRule(_is_number, "it takes numbers")
+INTEGERS = InputRule(_INTEGRAL.__contains__, "it takes integers")
+BOOLEANS = InputRule(lambda kind: kind == parts.BOOLEAN, "it takes booleans")
+ORDERED = InputRule(
     lambda kind: not isinstance(kind, (StructType, ArrayType, MapType)),
     "it compares structs, arrays or maps, where max_by and min_by go by one column",
 )
@@ -80,7 +80,7 @@ class AggregateFunction:
     names: tuple[str, ...]
     node: str
     apart: Callable[[FunctionCall], Parts]
-    takes: tuple[Takes, ...] = (ANY,)
+    takes: tuple[InputRule, ...] = (ANY,)
     repeated: bool = False
     flag: Flag | None = None
     by_order: bool = False

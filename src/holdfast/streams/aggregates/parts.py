@@ -247,16 +247,22 @@ def distinct_estimate(call: FunctionCall) -> Parts:
     return Parts(
         (
             Partial(
-                "", LONG, f"CAST(size({hashes}) AS long)",
-                lambda c: _is_there(c).cast(pa.int64()), 0,
+                "",
+                LONG,
+                f"CAST(size({hashes}) AS long)",
+                lambda c: _is_there(c).cast(pa.int64()),
+                0,
             ),
             Partial(
-                "_sketch", BINARY, f"concat(X'{start.hex()}', unhex(array_join({texts}, '')))",
-                sketch, start,
+                "_sketch",
+                BINARY,
+                f"concat(X'{start.hex()}', unhex(array_join({texts}, '')))",
+                sketch,
+                start,
             ),
         ),
         "distinct",
-    )  # fmt: skip
+    )
 
 
 def moments(*, sample: bool, root: bool) -> Callable[[FunctionCall], Parts]:

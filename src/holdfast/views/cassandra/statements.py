@@ -30,7 +30,7 @@ _ALL_TOKENS = (-(1 << 63), (1 << 63) - 1)
 """All tokens; no key has the first one, so a range may exclude its start."""
 
 
-class _Overfull(Exception):
+class _TooManyTombstones(Exception):
     """A read met more tombstones than Cassandra allows."""
 
 
@@ -70,7 +70,7 @@ class Statements:
             low, high = left.pop()
             try:
                 yield from self._pages(what, cql + within, *((low, high) if can_halve else ()))
-            except _Overfull:
+            except _TooManyTombstones:
                 if not can_halve or high - low == 1:
                     raise self._overfull(what) from None
                 middle = (low + high) // 2
@@ -154,7 +154,7 @@ def _unless_overfull(read: Callable[[], T]) -> T:
         return read()
     except ERRORS as error:
         if is_overfull(error):
-            raise _Overfull from error
+            raise _TooManyTombstones from error
         raise
 
 

@@ -18,11 +18,14 @@ def main(source: str, checkpoint: str) -> None:
     )
     rows = spark.readStream.schema("k string").option("maxFilesPerTrigger", "1").json(source)
     query = (
-        stateful(rows).groupBy("k").count()
-        .writeStream.outputMode("update").format("noop")
+        stateful(rows)
+        .groupBy("k")
+        .count()
+        .writeStream.outputMode("update")
+        .format("noop")
         .option("checkpointLocation", checkpoint)
         .start()
-    )  # fmt: skip
+    )
     try:
         query.awaitTermination()
     except KeyboardInterrupt:

@@ -38,9 +38,14 @@ def run_case(spark: SparkSession, case: Case, folder: Path, *, native: bool) -> 
         waiting = waiting[count:]
         with _ansi(spark, case.ansi):
             outputs = collect(
-                spark, found, folder / "cp", pipeline(case), case.mode, native=native,
+                spark,
+                found,
+                folder / "cp",
+                pipeline(case),
+                case.mode,
+                native=native,
                 schema=case.schema,
-            )  # fmt: skip
+            )
         stages = range(PIPELINES[case.kind].stages)
         read = _native_state if native else own_state
         outcome.append({

@@ -51,9 +51,14 @@ def _starts(
             path.rename(found / path.name)
         waiting = waiting[count:]
         outputs = collect(
-            spark, found, folder / "cp", pipeline(spark, case), case.mode.lower(), native=native,
+            spark,
+            found,
+            folder / "cp",
+            pipeline(spark, case),
+            case.mode.lower(),
+            native=native,
             schema=case.schema,
-        )  # fmt: skip
+        )
         read = native_state if native else own_state
         state = [in_order(rows) for rows in read(spark, case, folder / "cp")]
         yield {"outputs": [_rows(rows) for rows in outputs], "state": state}

@@ -187,10 +187,14 @@ def _kinds() -> dict[tuple[str, str], Kind]:
     for name, (function, timeout, has_watermark) in groups.CASES.items():
         state = groups.TYPES if name == "types" else groups.STATE
         kinds[GROUPS, name] = Kind(
-            lambda function=function: function, ("state",), timeout,
-            groups.OUTPUT.replace("id string", "id {key}"), has_watermark, state=state,
+            lambda function=function: function,
+            ("state",),
+            timeout,
+            groups.OUTPUT.replace("id string", "id {key}"),
+            has_watermark,
+            state=state,
             keys=("string", "long", "date") if name in ("columns", "counts") else (*KEYS, TWO),
-        )  # fmt: skip
+        )
     return kinds
 
 
@@ -287,9 +291,13 @@ def pipeline(spark: SparkSession, case: CustomCase) -> Callable[[Any], Any]:
         else:
             method = "transformWithState" + ("InPandas" if case.api == FRAMES else "")
             made = getattr(grouped, method)(
-                kind.make(), case.output, case.mode, kind.time, _start(spark, case),
+                kind.make(),
+                case.output,
+                case.mode,
+                kind.time,
+                _start(spark, case),
                 "at" if kind.is_chained else "",
-            )  # fmt: skip
+            )
         return _then(made, case)
 
     return build

@@ -736,11 +736,17 @@ class Protocol:
             deltas.append(replace(delta, pack=pack) if packed else delta)
         prepared = [
             PreparedPartition(
-                0, _STORE, partition, base.version, _SCHEMAS, delta, 1,
+                0,
+                _STORE,
+                partition,
+                base.version,
+                _SCHEMAS,
+                delta,
+                1,
                 swaps=tuple(self._swaps[s] for s in writer.swaps) if partition == 0 else (),
             )
             for partition, delta in enumerate(deltas)
-        ]  # fmt: skip
+        ]
         self.rules.check_prepared(base, prepared, {(0, _STORE): _SCHEMAS})
         manifest = replace(
             base,

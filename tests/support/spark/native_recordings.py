@@ -22,7 +22,7 @@ from native import in_order, outputs_of, source_of
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as T
 
-RECORDED_NATIVE = Path(__file__).parent / "recorded_native"
+RECORDED_NATIVE = Path(__file__).parents[2] / "spark" / "recorded_native"
 RECORD = "HOLDFAST_RECORD"
 """The environment variable that has tests run Spark's own side and record it."""
 Outputs = list[list[Row]]
@@ -64,8 +64,9 @@ class NativeRuns:
                "schema": frame.schema.simpleString()}  # fmt: skip
         if self._recording:
             found = outputs_of(frame, checkpoint, mode)
-            outputs = [sorted((encoded(row, frame.schema) for row in rows), key=_text)
-                       for rows in found]  # fmt: skip
+            outputs = [
+                sorted((encoded(row, frame.schema) for row in rows), key=_text) for rows in found
+            ]
             self._runs.append({**run, "outputs": outputs})
         else:
             outputs = self._replayed(run)

@@ -41,9 +41,12 @@ def by_get_item(url: str, table: str) -> Read:
     import boto3
 
     client = boto3.client(
-        "dynamodb", endpoint_url=url, region_name="local",
-        aws_access_key_id="any", aws_secret_access_key="any",
-    )  # fmt: skip
+        "dynamodb",
+        endpoint_url=url,
+        region_name="local",
+        aws_access_key_id="any",
+        aws_secret_access_key="any",
+    )
 
     def read(user: str) -> tuple[int, int] | None:
         found = client.get_item(TableName=table, Key={"user": {"S": user}}, ConsistentRead=True)

@@ -14,8 +14,9 @@ import differential
 import pyarrow as pa
 from outcomes import Outcome
 
-RECORDED = Path(__file__).parent / "recorded"
-RECORDED_CUSTOM = Path(__file__).parent / "recorded_custom"
+_TESTS = Path(__file__).parents[2] / "spark"
+RECORDED = _TESTS / "recorded"
+RECORDED_CUSTOM = _TESTS / "recorded_custom"
 SCRIPT = "tests/spark/record_native.py"
 
 

@@ -32,7 +32,8 @@ CONDITIONS: dict[str, tuple[str, str]] = {
     ),
     "STATE_STORE_CORRUPTION": (
         "A file is missing, cut short or altered, and no intact copy of its data is left.",
-        "Run `holdfast verify ROOT`, then continue from an older version that verifies.",
+        "`holdfast verify ROOT` lists the versions that are intact; `holdfast rollback CHECKPOINT "
+        "--to intact` continues from the newest of them.",
     ),
     "STATE_STORE_VERSION_NOT_FOUND": (
         "The version was never committed, or retention has removed it.",
@@ -148,7 +149,8 @@ class Conflict(HoldfastError):
 class Corruption(HoldfastError):
     """Stored bytes are not those that were written, and there is no intact copy of them.
 
-    Run `holdfast verify` and continue from a version that it reports as intact.
+    `holdfast verify` lists the versions that are intact, and `holdfast rollback CHECKPOINT --to
+    intact` continues from the newest of them.
     """
 
     default_condition = "STATE_STORE_CORRUPTION"

@@ -608,5 +608,5 @@ def test_where_no_copy_is_left_corruption_names_the_file_and_what_to_do() -> Non
                 db.read(version).get(("same", 1))
             assert caught.value.condition == "STATE_STORE_CORRUPTION"
             assert any(path in caught.value.message for path in root.files("snapshot"))
-            assert "Run `holdfast verify`" in caught.value.message
+            assert "`holdfast rollback CHECKPOINT --to intact`" in caught.value.message
             assert f"Version {version}" in caught.value.message

@@ -109,7 +109,7 @@ def test_with_the_newest_manifest_damaged_the_two_before_it_open_and_the_store_g
             for version in sorted(states)[-2:]:
                 assert contents(db.read(version)) == states[version].visible()
             if damage is not removed:
-                with pytest.raises(Corruption, match="move this file away"):
+                with pytest.raises(Corruption, match="rollback CHECKPOINT --to intact"):
                     db.update()
         storage.delete(manifest_path(newest))  # what the error and docs/recovery.md say
         with small_files():

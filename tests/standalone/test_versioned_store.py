@@ -504,7 +504,7 @@ def test_damaged_newest_manifest_stops_writers_until_it_is_moved_away(
         assert [info.version for info in again.history()] == [2, 1, 0]
         assert str(manifest) in caplog.text
         for use in (again.update, again.maintain):
-            with pytest.raises(Corruption, match="move this file away"):
+            with pytest.raises(Corruption, match="rollback CHECKPOINT --to intact"):
                 use()
         manifest.rename(root / "versions" / "3.damaged")
         put(again, a=7)

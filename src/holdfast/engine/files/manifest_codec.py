@@ -79,7 +79,7 @@ def decode(data: pa.Buffer | bytes, name: str) -> Manifest:
 def _damaged(name: str, why: str) -> Corruption:
     return Corruption(
         f"The manifest {name} is damaged: {why}. `holdfast verify` lists older versions that can "
-        "be opened. To continue from the newest of those, move this file away."
+        "be opened. `holdfast rollback CHECKPOINT --to intact` continues from the newest of those."
     )
 
 

@@ -276,8 +276,8 @@ class Chain:
                     return  # another reader of this chain was faster
         raise Corruption(
             f"Version {self.version} cannot be read: {bad.name} is damaged ({bad.why}), and there "
-            "is no other copy of its data. Run `holdfast verify` to find versions that are intact, "
-            "and continue from one of them."
+            "is no other copy of its data. `holdfast verify` lists the versions that are intact. "
+            "`holdfast rollback CHECKPOINT --to intact` continues from the newest of those."
         ) from bad
 
     def _read_round(self, place: int, bad: BadSegment) -> bool:

@@ -88,7 +88,8 @@ class VersionLog:
         if manifest.version != version:
             raise Corruption(
                 f"The manifest {self.storage.location}/{path} is that of version "
-                f"{manifest.version}: a file was moved or copied. Run `holdfast verify`."
+                f"{manifest.version}: a file was moved or copied. `holdfast rollback CHECKPOINT "
+                "--to intact` continues from the newest version that can be read."
             )
         return manifest
 

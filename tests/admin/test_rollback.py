@@ -237,6 +237,30 @@ def test_what_cannot_be_rolled_back_is_refused_before_anything_is_written(tmp_pa
     assert holdfast.read(tmp_path / "elsewhere").version == 7
 
 
+class ReadOnly(LocalStorage):
+    """A checkpoint that only Spark can write to."""
+
+    read_only = True
+
+
+def test_a_checkpoint_that_only_spark_can_write_is_refused_with_what_to_move_by_hand(
+    tmp_path: Path,
+) -> None:
+    states = made_up_stream(tmp_path)
+    for log in ("offsets", "commits"):
+        for path in (tmp_path / log).glob(".*.crc"):
+            path.unlink()
+    site = site_of(tmp_path, checkpoint=ReadOnly(tmp_path))
+    with pytest.raises(InvalidArgument, match="commits/4, offsets/4, commits/5, offsets/5;"):
+        plan_rollback(site, 4)
+    assert holdfast.read(tmp_path).version == 6
+    for batch in (4, 5):
+        (tmp_path / "offsets" / str(batch)).unlink()
+        (tmp_path / "commits" / str(batch)).unlink()
+    plan_rollback(site, 4, lose_input=True).run()
+    assert state_of(tmp_path) == states[4]
+
+
 def test_a_plan_that_is_out_of_date_changes_nothing(tmp_path: Path) -> None:
     made_up_stream(tmp_path)
     first, second = admin.rollback(tmp_path, 3), admin.rollback(tmp_path, 2)

@@ -19,8 +19,9 @@ from functools import partial
 from typing import Any
 
 from holdfast import reading
+from holdfast.admin.checkpoint_files import StoredFiles
 from holdfast.admin.plan import Lines, OperationPlan, OperationResult, driver_line
-from holdfast.admin.rewind import Rewind, earlier_offsets, finish, plan_rewind
+from holdfast.admin.rewind import UNDONE, Rewind, earlier_offsets, finish, plan_rewind
 from holdfast.admin.site import Location, Site, open_site
 from holdfast.admin.sources import SourceInput, Standing, input_again
 from holdfast.engine.files.copies import is_there
@@ -256,12 +257,28 @@ class _Rollback:
                 "with it. Nothing was changed. Name the query's checkpoint, by --checkpoint where "
                 "its state is elsewhere."
             )
+        self._check_checkpoint()
         missing = _missing_files(site, target)
         if missing:
             raise Corruption(
                 f"Version {target.version} of {site.location} lacks {len(missing)} of its files, "
                 f"such as {missing[0]}. Nothing was changed. `holdfast rollback {site.location} "
                 "--to intact` goes back to the newest version that is whole."
+            )
+
+    def _check_checkpoint(self) -> None:
+        """Refuse a checkpoint that cannot be changed from here, as long as it has to be."""
+        checkpoint = self.site.checkpoint
+        if checkpoint is None or not isinstance(checkpoint.files, StoredFiles):
+            return
+        todo = self._rewind()
+        if checkpoint.files.storage.read_only and todo != Rewind():
+            moves = ", ".join(reversed(todo.moves)) or "none"
+            writes = ", ".join(path for path, _ in todo.writes) or "none"
+            raise InvalidArgument(
+                f"Spark's checkpoint {checkpoint.location} can only be read from here. Nothing was "
+                f"changed. Move these entries to {UNDONE}/ by hand, then run the command again: "
+                f"{moves}; entries that are missing: {writes}."
             )
 
     def plan(self, lose_input: bool, unchecked_input: bool, reason: str | None) -> RollbackPlan:

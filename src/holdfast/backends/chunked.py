@@ -175,8 +175,8 @@ class ChunkedStorage(Storage):
                 if self.look_up(path, "read") != row:
                     raise BlobNotFound(path)  # deleted meanwhile
                 raise Corruption(
-                    f"A chunk of {path!r} in {self._location} is missing: others deleted rows of "
-                    "the table, or restored an older copy. `holdfast rollback CHECKPOINT --to intact` "
+                    f"A chunk of {path!r} in {self._location} is missing: others deleted rows, "
+                    "or restored an older copy. `holdfast rollback CHECKPOINT --to intact` "
                     "continues from the newest version that can be read."
                 )
             yield chunk

@@ -276,8 +276,8 @@ class OutboxReader:
         if found.hexdigest() != part.checksum:
             raise Corruption(
                 f"{part.path} in {self.root} is damaged: its checksum is wrong. The version is "
-                "committed, but its output cannot be delivered again. `holdfast rollback CHECKPOINT "
-                "--to VERSION` goes back to the one before it, and its input comes again."
+                "committed, but its output cannot be delivered again. `holdfast rollback "
+                "CHECKPOINT --to VERSION` goes back to the one before it; its input comes again."
             )
 
 

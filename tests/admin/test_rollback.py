@@ -154,6 +154,19 @@ def test_entries_that_spark_has_purged_are_written_from_the_versions(tmp_path: P
     assert (tmp_path / "commits" / "2").read_text().startswith("v1\n")
 
 
+def test_a_batch_of_the_same_number_with_other_input_is_not_taken_for_that_of_the_version(
+    tmp_path: Path,
+) -> None:
+    made_up_stream(tmp_path)
+    other = offsets_text(2).replace('"logOffset": 2', '"logOffset": 5')
+    (tmp_path / "offsets" / "2").write_text(other)  # as after a rollback to an earlier version
+    admin.rollback(tmp_path, 3).run()
+    assert (tmp_path / "offsets" / "2").read_text() == offsets_text(2)
+    [undone] = (tmp_path / "holdfast-undone").iterdir()
+    assert (undone / "offsets" / "2").read_text() == other
+    assert (tmp_path / "commits" / "2").exists()
+
+
 # -- input ---------------------------------------------------------------------------------------
 
 
@@ -389,7 +402,7 @@ def test_a_driver_that_writes_an_entry_once_more_is_gone_back_past_again(tmp_pat
     (tmp_path / "offsets" / "3").write_text("planned by a driver that had not noticed")
     site = site_of(tmp_path)
     assert site.checkpoint is not None
-    assert finish(site.versions, site.newest(), site.checkpoint) == [3]
+    assert finish(site.versions, site.newest(), site.checkpoint) == (3,)
     assert logs_of(tmp_path) == entries(2)
     [undone] = (tmp_path / "holdfast-undone").iterdir()
     assert "had not noticed" in (undone / "offsets" / "3-1").read_text()

@@ -36,12 +36,8 @@ class Rewind:
     """Entries to move aside, those of the newest batch first: what is left is a valid log."""
     writes: tuple[tuple[str, str], ...] = ()
     """Entries to write, with their texts."""
-
-    @property
-    def batches(self) -> list[int]:
-        """The batches that are taken back, in order."""
-        found = (_ENTRY.fullmatch(path.rpartition("/")[2]) for path in self.moves)
-        return sorted({int(match["batch"]) for match in found if match})
+    batches: tuple[int, ...] = ()
+    """The batches that are taken back, in order."""
 
 
 def plan_rewind(
@@ -53,23 +49,40 @@ def plan_rewind(
     it, where a version still has it: Spark asks for two.
     """
     upto = -1 if batch is None else int(batch["id"])
-    found: list[tuple[int, str]] = []
-    for log in (OFFSETS, COMMITS):
-        for name in checkpoint.files.names(log):
-            match = _ENTRY.fullmatch(name)
-            if match is not None and int(match["batch"]) > upto:
-                found.append((int(match["batch"]), f"{log}/{name}"))
-    moves = tuple(path for _, path in sorted(found, reverse=True))
+    later = _entries(checkpoint, upto + 1)
+    moves = [path for _, path in sorted(later, reverse=True)]
+    batches = tuple(sorted({number for number, _ in later}))
     if batch is None:
-        return Rewind(moves)
+        return Rewind(tuple(moves), batches=batches)
+    own = f"{OFFSETS}/{upto}"
+    stored = checkpoint.files.read_text(own)
+    is_other = stored is not None and stored.strip() != str(batch["offsets"]).strip()
+    if is_other:
+        # A batch of this number that was planned after another rollback, with other input.
+        moves += [path for number, path in _entries(checkpoint, upto) if number == upto]
     texts: dict[str, Callable[[], str]] = {}
     if upto:
         # Spark reads the one before only to replace it by this one.
         texts[f"{OFFSETS}/{upto - 1}"] = lambda: earlier() or str(batch["offsets"])
-    texts[f"{OFFSETS}/{upto}"] = lambda: str(batch["offsets"])
+    texts[own] = lambda: str(batch["offsets"])
     texts[f"{COMMITS}/{upto}"] = lambda: _NO_WATERMARK
-    missing = [(p, text()) for p, text in texts.items() if checkpoint.files.read_text(p) is None]
-    return Rewind(moves, tuple(missing))
+    missing = [
+        (path, text())
+        for path, text in texts.items()
+        if path in moves or checkpoint.files.read_text(path) is None
+    ]
+    return Rewind(tuple(moves), tuple(missing), batches)
+
+
+def _entries(checkpoint: SparkCheckpoint, least: int) -> list[tuple[int, str]]:
+    """The entries of both logs from a batch on, and their checksums, with their batches."""
+    found = []
+    for log in (OFFSETS, COMMITS):
+        for name in checkpoint.files.names(log):
+            match = _ENTRY.fullmatch(name)
+            if match is not None and int(match["batch"]) >= least:
+                found.append((int(match["batch"]), f"{log}/{name}"))
+    return found
 
 
 def rewind(checkpoint: SparkCheckpoint, plan: Rewind, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -47,7 +47,7 @@ class Version:
 
     @property
     def delivers(self) -> bool:
-        return self.number > 0
+        return self.number > 0 and self.manifest.operation is None
 
     @property
     def batch_id(self) -> int:
@@ -81,6 +81,8 @@ class Journal:
         """The commit ids of versions whose driver was told that they stay."""
         self._unplugged: set[str] = set()
         """Those of versions that went with the power before anybody was told of them."""
+        self._excused: set[str] = set()
+        """Those of versions that were undone before their sink had them."""
         self.counts: Counter[str] = Counter()
 
     def hold(self, is_so: object, promise: str) -> None:
@@ -108,12 +110,29 @@ class Journal:
             self._strays.add(manifest.commit_id)
             return
         self.hold(manifest.version == head.number + 1, f"{manifest.version} after {head.number}")
+        if manifest.operation is not None:
+            self.head = self._gone_back(manifest, head)
+            return
         is_known = not head.delivers or head.manifest.commit_id in self._delivered
         self.hold(is_known, f"version {manifest.version} was committed over an undelivered one")
         run = self._runs.setdefault(manifest.writer_id, by.run)
         self.hold(not run.has_failed, f"version {manifest.version} is of a query that had failed")
         self.hold(not run.is_over, f"version {manifest.version} is of a query that had ended")
         self.head = self._next(run, manifest, head)
+
+    def _gone_back(self, manifest: Manifest, head: Version) -> Version:
+        """The version of a rollback by the model: what it goes back to, once more."""
+        self.counts["rollbacks"] += 1
+        assert manifest.operation is not None
+        target: Version | None = head
+        while target is not None and target.number != manifest.operation["detail"]["to"]:
+            target = target.parent
+        assert target is not None
+        self._excused.add(head.manifest.commit_id)
+        self.hold(manifest.batch == target.manifest.batch, "a rollback has another batch")
+        self.hold(manifest.watermark == target.manifest.watermark, "it has other watermarks")
+        self.hold(manifest.numbering == head.manifest.numbering, "it has other batch ids")
+        return Version(manifest, head, state=target.state, end=target.end)
 
     def confirmed(self, path: str, data: bytes) -> None:
         """A storage has said that a blob was created."""
@@ -155,7 +174,7 @@ class Journal:
         self.hold(marks == stored, f"watermarks of {manifest.version}: {stored}, not {marks}")
         state, out = advance(head.state, rows, marks, rings=self.rings)
         version.state, version.out = state, Counter(out)
-        last = -1 if not head.delivers else head.batch_id
+        last = head.batch_id
         self.hold(version.batch_id > last, f"batch id {version.batch_id} after {last}")
         used = self._rows_of.get(version.batch_id, version.out)
         self.hold(used == version.out, f"batch id {version.batch_id} comes with other rows")
@@ -197,10 +216,8 @@ class Journal:
         self._delivered.add(batch.commit_id)
 
     def _find(self, commit_id: str) -> Version | None:
-        version = self.head
-        while version is not None and version.manifest.commit_id != commit_id:
-            version = version.parent
-        return version
+        found = (each for each in self._history() if each.manifest.commit_id == commit_id)
+        return next(found, None)
 
     def is_in_files(self, commit_id: str) -> bool:
         """Whether a file sink has the rows of a version, by itself or by a twin that was lost."""
@@ -255,18 +272,25 @@ class Journal:
                 commit = path.partition(".")[0].split("-")[-2]
                 rows = [tuple(json.loads(line)) for line in text.splitlines()]
                 found.setdefault(commit, Counter()).update(rows)
-        version = self.head
-        while version is not None and version.delivers:
+        versions = [each for each in self._history() if each.delivers]
+        for version in versions:
             commit_id = version.manifest.commit_id
             rows = found.get(commit_id[:12], Counter())
             for twin in self._twins(version):
                 rows = rows + found.get(twin.manifest.commit_id[:12], Counter())
             is_whole = rows == version.out
-            if is_end or commit_id in self._delivered:
+            has_to_be = is_end and commit_id not in self._excused
+            if has_to_be or commit_id in self._delivered:
                 self.hold(
                     is_whole,
                     f"version {version.number} is in the files as {rows}, not {version.out}",
                 )
+
+    def _history(self) -> Iterator[Version]:
+        """Every version up to the first, newest first."""
+        version = self.head
+        while version is not None:
+            yield version
             version = version.parent
 
     def _twins(self, version: Version) -> list[Version]:
@@ -288,8 +312,9 @@ class Journal:
         assert head is not None
         total = len(self._world.source)
         self.hold(head.end == total, f"{head.end} of {total} chunks were read")
-        version: Version | None = head
-        while version is not None and version.delivers:
-            is_there = version.manifest.commit_id in self._delivered
-            self.hold(is_there, f"version {version.number} was never delivered")
-            version = version.parent
+        for version in self._history():
+            commit_id = version.manifest.commit_id
+            is_there = commit_id in self._delivered or commit_id in self._excused
+            self.hold(
+                is_there or not version.delivers, f"version {version.number} was never delivered"
+            )

@@ -18,6 +18,7 @@ from holdfast.spark.pipeline.flow import Flow, Input, Stage
 from holdfast.spark.pipeline.spec import QuerySpec
 from holdfast.spark.running.query import StatefulQuery
 from holdfast.spark.running.start import start_query
+from simulation.consoles import roll_back
 from simulation.copies import Copy
 from simulation.decisions import Decisions
 from simulation.frames import Frame
@@ -50,6 +51,7 @@ class Theme(Enum):
     SINKS = "sinks fail"
     REPAIR = "somebody takes a version away, or puts a copy back"
     DISK = "processes die within their writes to a local disk, and the power fails"
+    ROLLBACK = "somebody goes back to an earlier version, beside a driver or without one"
 
 
 @dataclass
@@ -83,6 +85,7 @@ class Scenario:
             self.world.move_to_disk()
         self._decisions = decisions
         self._drivers: list[Driver] = []
+        self._consoles: list[Application] = []
         self._moment = 100
         self._copy: Copy | None = None
         self._is_fair = True
@@ -187,7 +190,9 @@ class Scenario:
         for driver in self._drivers:
             if self.settle(driver.error):
                 driver.error = None
-        if self._theme is Theme.DISK:
+        if self._theme is Theme.ROLLBACK and self._decisions.one_of((True, False)):
+            self._roll_back()
+        if self._theme in (Theme.DISK, Theme.ROLLBACK):
             return
         is_likely = self._theme is Theme.REPAIR
         chances = {1: 0.35, 2: 0.3, 3: 0.3} if is_likely else {1: 0.05, 2: 0.05, 3: 0.05}
@@ -202,6 +207,25 @@ class Scenario:
             self._copy = Copy.of(self.world)
         if choice == 3 and self._copy is not None and self.into_files:
             self._copy.put_back(self.world)
+
+    def _roll_back(self) -> None:
+        """Somebody goes back, from a process that may die meanwhile, and need not wait for it."""
+        one_of, scheduler = self._decisions.one_of, self.world.scheduler
+        console = Application(self.world, f"console-{len(self._consoles) + 1}", self._settings)
+        self._consoles.append(console)
+        for driver in self._drivers:
+            driver.is_alone = driver.is_alone and _has_ended(driver)
+        steps, is_over = one_of((1, 2, 3)), False
+
+        def operate() -> None:
+            nonlocal is_over
+            with suppress(*_EXPECTED):
+                roll_back(self.world, console, steps)
+            is_over = True
+
+        scheduler.spawn("operator", console, operate)
+        if one_of((True, False)):
+            scheduler.wait_for(lambda: is_over or console.is_dead, 60_000)
 
     def give_up(self, head: Version) -> None:
         """Take the newest version for damaged, and Spark back to the batch after the last one."""
@@ -240,6 +264,8 @@ class Scenario:
         for _ in range(one_of((1, 0, 2))):
             scheduler.sleep(one_of((20, 1, 100, 300)))
             self.add_data(one_of((1, 0, 2)))
+            if self._theme is Theme.ROLLBACK and one_of((True, False)):
+                self._roll_back()
         if other is not None:
             self.end(other, one_of(ways))
         self.end(driver, one_of(ways))
@@ -277,7 +303,8 @@ class Scenario:
     def start(self, trigger: Mapping[str, Any], polls: int = 0, attempts: int = 1) -> Driver:
         name = f"app-{len(self._drivers) + 1}"
         application = Application(self.world, name, self._settings)
-        driver = Driver(application, trigger, polls, attempts)
+        is_alone = all(console.is_dead for console in self._consoles)
+        driver = Driver(application, trigger, polls, attempts, is_alone)
         self._drivers.append(driver)
         self.world.scheduler.spawn("user", application, lambda: self._use(driver))
         return driver
@@ -358,8 +385,16 @@ class Scenario:
                 scheduler.kill(driver.application)
         for driver in self._drivers:
             driver.application.is_dead = True
+        self._end_consoles()
         scheduler.sleep(1)
         scheduler.skew_ms = 0
+
+    def _end_consoles(self) -> None:
+        """Whoever is still at a command line is interrupted."""
+        for console in self._consoles:
+            if not console.is_dead:
+                self.world.scheduler.kill(console)
+            console.is_dead = True
 
     def check(self) -> None:
         world = self.world
@@ -369,6 +404,7 @@ class Scenario:
 
     def last_run(self) -> None:
         """With nothing in its way a driver brings everything to its end."""
+        self._end_consoles()
         driver = self._run_to_end()
         for _ in range(_MOST_DOUBTS):
             if not self.settle(driver.error):

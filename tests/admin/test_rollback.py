@@ -97,8 +97,12 @@ def test_a_rollback_of_a_rollback_brings_the_undone_versions_back(tmp_path: Path
     assert (tmp_path / "offsets" / "5").read_text() == offsets_text(5)
     assert (tmp_path / "offsets" / "4").read_text() == offsets_text(4)
     assert (tmp_path / "commits" / "5").exists()
-    kinds = [line.entry.kind for line in Journal(VersionLog(LocalStorage(
-        tmp_path / "holdfast"), Runtime.system())).lines()]  # fmt: skip
+    kinds = [
+        line.entry.kind
+        for line in Journal(
+            VersionLog(LocalStorage(tmp_path / "holdfast"), Runtime.system())
+        ).lines()
+    ]
     assert kinds == ["rollback", "rollback"]
 
 
@@ -130,9 +134,10 @@ def test_it_goes_back_to_tags_and_times(tmp_path: Path) -> None:
     found = Root(LocalStorage(tmp_path / "holdfast"))
     moment = datetime.fromtimestamp(found.manifest(3).committed_at_ms / 1000, UTC)
     expected = max(
-        version for version in range(7)
+        version
+        for version in range(7)
         if found.manifest(version).committed_at_ms <= found.manifest(3).committed_at_ms
-    )  # fmt: skip
+    )
     if expected < 6:
         assert admin.rollback(tmp_path, moment).to == expected
         assert admin.rollback(tmp_path, moment.isoformat()).to == expected

@@ -70,9 +70,14 @@ def _make_a_stream(folder: Path, source: str | None) -> None:
             batch=None if batch < 0 else facts,
             delivered_through=max(0, batch),
             numbering={"first": 0, "last": batch},
-            watermark={"late_ms": 0, "evict_ms": 1000 * batch, "next_ms": 0, "policy": "min",
-                       "inputs": []},
-        )  # fmt: skip
+            watermark={
+                "late_ms": 0,
+                "evict_ms": 1000 * batch,
+                "next_ms": 0,
+                "policy": "min",
+                "inputs": [],
+            },
+        )
         path.write_bytes(encode(changed))
 
 

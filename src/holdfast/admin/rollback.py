@@ -186,9 +186,13 @@ def rollback(
     """
     site = open_site(location, checkpoint, options, runtime)
     return plan_rollback(
-        site, to, lose_input=lose_input, unchecked_input=unchecked_input, reason=reason,
+        site,
+        to,
+        lose_input=lose_input,
+        unchecked_input=unchecked_input,
+        reason=reason,
         progress=progress,
-    )  # fmt: skip
+    )
 
 
 def plan_rollback(

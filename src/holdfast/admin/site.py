@@ -98,9 +98,16 @@ class Site:
     ) -> OperationEntry:
         """The journal's entry of an operation that begins now."""
         return OperationEntry(
-            self.runtime.new_id(), kind, version, self.runtime.clock_ms(), _who(),
-            makes_version, goes_back, reason, detail,
-        )  # fmt: skip
+            self.runtime.new_id(),
+            kind,
+            version,
+            self.runtime.clock_ms(),
+            _who(),
+            makes_version,
+            goes_back,
+            reason,
+            detail,
+        )
 
     def check_unchanged(self, planned: Manifest) -> None:
         """Raise Conflict where a version was committed since an operation was planned."""

@@ -85,9 +85,13 @@ def input_again(
 
 
 def _source_input(
-    checkpoint: SparkCheckpoint, source: str, name: str, before: str | None, now: str,
+    checkpoint: SparkCheckpoint,
+    source: str,
+    name: str,
+    before: str | None,
+    now: str,
     options: Mapping[str, str],
-) -> SourceInput:  # fmt: skip
+) -> SourceInput:
     start, end = _parsed(before), _parsed(now)
     if name in _UNREADABLE:
         return SourceInput(source, name, "lost for good", "rows that it gives only once")
@@ -156,9 +160,15 @@ def _file_input(
     usual = max(1, round(len(entries) / max(1, batches)))
     count = f"{len(entries):,} file{'' if len(entries) == 1 else 's'}"
     return SourceInput(
-        source, kind, standing, f"{count} come again, {sizes:,} bytes", len(entries), sizes,
-        tuple(gone), is_large=len(entries) > _MANY * usual,
-    )  # fmt: skip
+        source,
+        kind,
+        standing,
+        f"{count} come again, {sizes:,} bytes",
+        len(entries),
+        sizes,
+        tuple(gone),
+        is_large=len(entries) > _MANY * usual,
+    )
 
 
 def _logged_files(

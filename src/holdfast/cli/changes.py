@@ -121,9 +121,14 @@ def rollback(
 
     def make(progress: Progress) -> admin.OperationPlan:
         return admin.rollback(
-            root, to, checkpoint=checkpoint, lose_input=lose_input,
-            unchecked_input=unchecked_input, reason=reason, progress=progress,
-        )  # fmt: skip
+            root,
+            to,
+            checkpoint=checkpoint,
+            lose_input=lose_input,
+            unchecked_input=unchecked_input,
+            reason=reason,
+            progress=progress,
+        )
 
     commands.run(json, lambda to: operations.operate(to, "rollback", make, dry_run, yes))
 

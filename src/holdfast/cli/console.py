@@ -335,9 +335,13 @@ class ConsoleOutput(Output):
 
     def operations(self, lines: Sequence[JournalLine]) -> None:
         table = self._grid(
-            number("version"), Column("when"), Column("what"), wrapping("detail"),
-            wrapping("who"), wrapping("reason"),
-        )  # fmt: skip
+            number("version"),
+            Column("when"),
+            Column("what"),
+            wrapping("detail"),
+            wrapping("who"),
+            wrapping("reason"),
+        )
         for line in lines:
             entry = line.entry
             table.add(

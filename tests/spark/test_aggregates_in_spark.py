@@ -64,12 +64,15 @@ def _same(expected: Any, found: Any, rsd: float = 0.0) -> bool:
 
 @pytest.mark.spark
 @pytest.mark.any_spark
-def test_merged_batches_end_in_the_value_that_spark_gives_all_rows(spark: SparkSession) -> None:
+def test_merged_batches_end_in_the_value_that_spark_gives_all_rows(
+    spark: SparkSession, request: pytest.FixtureRequest
+) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     rows = _rows(random.Random(seed))
     # One partition, so that rows have an order.
     frame = spark.createDataFrame(rows, SCHEMA).coalesce(1).cache()
+    request.addfinalizer(frame.unpersist)
     texts = [*_TEXTS, *_FILTERED]
     taken = [partials for _, partials in _calls(frame, texts)]
     columns = [column.alias(name) for partials in taken for name, column in partials.columns]

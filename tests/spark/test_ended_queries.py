@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkValueError
+from pyspark.errors import PySparkValueError, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from waiting import until
 
+import holdfast
 from holdfast import stateful
 
 pytestmark = pytest.mark.spark
@@ -23,6 +24,8 @@ def run(spark: SparkSession, folder: Path, ending: str) -> tuple[weakref.ref[Any
     """Run a query to its end; weak references to it, in Python and in the JVM."""
 
     is_delivering, goes_on = threading.Event(), threading.Event()
+    streams = holdfast.streams(spark)
+    streams.resetTerminated()
 
     def deliver(rows: DataFrame, number: int) -> None:
         if ending == "its sink raises":
@@ -48,6 +51,9 @@ def run(spark: SparkSession, folder: Path, ending: str) -> tuple[weakref.ref[Any
         with pytest.raises(Exception, match="the sink is full"):
             query.awaitTermination(240)
         assert "the sink is full" in str(query.exception())
+        for _ in range(2):  # the session still knows of the failure, and not of the query
+            with pytest.raises(StreamingQueryException, match="the sink is full"):
+                streams.awaitAnyTermination(240)
     elif ending == "it is stopped in a batch":
         assert is_delivering.wait(240)
         query.stop()

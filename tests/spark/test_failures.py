@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 import holdfast
 from holdfast import stateful
 from holdfast.errors import ArithmeticOverflow, Corruption, InvalidArgument, Unavailable
-from holdfast.spark.running.failures import as_end, unwrapped
+from holdfast.spark.running.failures import as_end, unwrapped, without_frames
 
 
 def start(spark: SparkSession, folder: Path, deliver: Any) -> Any:
@@ -126,3 +130,73 @@ def test_the_end_of_a_query_is_caught_as_ours_and_as_sparks(kind: Any) -> None:
     again = pickle.loads(pickle.dumps(ended))
     assert (type(again), str(again)) == (kind, "What happened.")
     assert as_end(ended) is ended
+
+
+class OfItsOwn(ValueError):
+    """Is made of what is not its args, as errors of users' libraries may be."""
+
+    def __init__(self, code: int, *, why: str) -> None:
+        super().__init__(f"{why} ({code})")
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """Lets nobody change it."""
+
+    code: int
+
+
+def _raised(error: BaseException) -> tuple[BaseException, weakref.ref[Any]]:
+    """An error that was raised, from another, and a reference to what was in the frame."""
+
+    class Held:
+        pass
+
+    held = Held()
+    try:
+        try:
+            raise KeyError("before")
+        except KeyError as first:
+            vars(error).update(__notes__=["a note"], _cause=first)
+            raise error from first
+    except BaseException as caught:
+        return caught, weakref.ref(held)
+
+
+_MADE: dict[str, Callable[[], BaseException]] = {
+    "of its own": lambda: OfItsOwn(5, why="it is full"),
+    "of a file": lambda: FileNotFoundError(2, "No such file", "a.json"),
+    "of text": lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    "of a query": lambda: as_end(Corruption("A page is damaged.")),
+    "of another": lambda: RuntimeError("it is full", _raised(KeyError("first"))[0]),
+    "frozen": lambda: Frozen(5),
+}
+
+
+@pytest.mark.parametrize("make", _MADE.values(), ids=_MADE)
+def test_an_error_that_is_kept_is_the_same_without_what_its_frames_held(
+    make: Callable[[], BaseException],
+) -> None:
+    raised, held = _raised(make())
+    kept = without_frames(raised)
+    assert type(kept) is type(raised)
+    assert (str(kept), repr(kept)) == (str(raised), repr(raised))
+    assert getattr(kept, "code", None) == getattr(raised, "code", None)
+    assert vars(kept).keys() == vars(raised).keys()
+    assert isinstance(kept.__cause__, KeyError)
+    assert kept.__cause__ is kept.__context__ is vars(kept)["_cause"]
+    assert kept.__suppress_context__
+    in_args = [each for each in kept.args if isinstance(each, BaseException)]
+    for each in (kept, kept.__cause__, *in_args):
+        assert each.__traceback__ is None
+        assert "in _raised" in each.__notes__[-1]
+    assert kept.__notes__[0] == "a note"
+    again = without_frames(kept)
+    assert (str(again), again.__notes__) == (str(kept), kept.__notes__)
+    assert raised.__traceback__ is not None
+    assert raised.__notes__ == ["a note"]
+    assert held() is not None
+    del raised
+    gc.collect()
+    assert held() is None

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from custom_outcomes import settings
 from native import SCHEMA, run, write_batches
-from pandas_processors import OUTPUT, Giving, Seeded, Sizes, Totals
+from pandas_processors import OUTPUT, Dtypes, Giving, Seeded, Sizes, Totals
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -50,6 +50,22 @@ def test_a_dataframe_has_as_many_rows_as_in_spark(
     name, value = setting
     with settings(spark, {f"spark.sql.execution.arrow.{name}": value}):
         assert result(stateful(rows)) == result(rows)
+
+
+def test_the_nulls_of_other_keys_do_not_make_the_integers_of_a_key_floats(
+    spark: SparkSession,
+) -> None:
+    cells = [("a", 2**60 + 1, True), ("b", 1, None), ("b", None, True)]
+    rows = spark.createDataFrame(cells, "id string, v long, flag boolean")
+
+    def result(frame: Any) -> dict[str, str]:
+        grouped, output = frame.groupBy("id"), "id string, what string"
+        processed = grouped.transformWithStateInPandas(Dtypes(), output, "Update", "None")
+        return dict(map(tuple, processed.collect()))
+
+    with settings(spark, {"spark.sql.shuffle.partitions": "1"}):  # one Arrow batch
+        assert result(stateful(rows)) == {"a": "int64 bool", "b": "float64 object"}
+        assert result(rows) == {"a": "float64 bool", "b": "float64 object"}
 
 
 def test_a_stream_runs_where_the_rows_of_a_batch_have_no_limit(

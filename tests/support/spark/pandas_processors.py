@@ -55,11 +55,26 @@ class Columns(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Frames, timerValues: Any) -> Frames:
         frame = pd.concat(list(rows), ignore_index=True)
         frame["v"] = frame["v"].astype("float64")
+        # By Spark, whether it is float64 is up to the nulls of other keys.
+        if frame["narrow"].notna().all():
+            frame["narrow"] = frame["narrow"].astype("int64")
         dtypes = [f"{name}: {frame[name].dtype}" for name in frame.columns]
         cells = sorted(str(row) for row in frame.itertuples(index=False, name=None))
         self.state.update((len(frame),))
         yield _frame(key, [*dtypes, *cells], len(frame), None)
         yield pd.DataFrame([[key[0], "by position", len(frame), 0.5]])
+
+
+class Dtypes(StatefulProcessor):
+    """Says what type an integer and a boolean have in pandas."""
+
+    def init(self, handle: Any) -> None:
+        self.state = handle.getValueState("state", "n long")
+
+    def handleInputRows(self, key: Any, rows: Frames, timerValues: Any) -> Frames:
+        for frame in rows:
+            what = f"{frame['v'].dtype} {frame['flag'].dtype}"
+            yield pd.DataFrame({"id": [key[0]], "what": [what]})
 
 
 class Giving(StatefulProcessor):

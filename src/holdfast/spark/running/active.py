@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import Conflict
+from holdfast.spark.running.failures import without_frames
 
 log = logging.getLogger(__name__)
 _RULE = "spark.sql.streaming.stopActiveRunOnRestart"
@@ -164,7 +165,8 @@ _MOST_KNOWN = 10_000
 _known_ids: dict[str, None] = {}
 """Spark's ids of stateful queries, the newest last: Spark may tell of one after its end."""
 _ends: dict[str, BaseException | None] = {}
-"""By session, what ended a query that has ended, if any has."""
+"""By session, what a query that has ended failed of, if one has; without its frames, which would
+keep the query."""
 
 
 def note_id(query_id: str) -> None:
@@ -194,8 +196,9 @@ def running(session: str) -> list[Any]:
 
 def note_end(session: str, failure: BaseException | None) -> None:
     """Take note that a query of a session has ended; a failure stays until it is forgotten."""
+    kept = None if failure is None else without_frames(failure)
     with _lock:
-        _ends[session] = failure or _ends.get(session)
+        _ends[session] = kept or _ends.get(session)
 
 
 def has_end(session: str) -> bool:
@@ -204,7 +207,7 @@ def has_end(session: str) -> bool:
         failure = _ends.get(session)
         is_there = session in _ends
     if failure is not None:
-        raise failure
+        raise without_frames(failure)
     return is_there
 
 

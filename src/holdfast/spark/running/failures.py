@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
@@ -84,6 +85,45 @@ def _end_of(kind: type[HoldfastError]) -> type[HoldfastError]:
         "__doc__": kind.__doc__,
     }
     return type(kind.__name__, (kind, StreamingQueryException), body)
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """A copy of an error, and of what caused it, for who keeps it longer than its query.
+
+    Tracebacks keep the frames that an error went through, with their local variables. The copy has
+    their text as a note.
+    """
+    copied: BaseException = _copied(error, {})
+    return copied
+
+
+def _copied(part: Any, copies: dict[int, BaseException]) -> Any:
+    """A copy of an error, and anything else as it is; `copies` are those made so far."""
+    if not isinstance(part, BaseException) or id(part) in copies:
+        return copies.get(id(part), part)
+    base: Any = type(part)
+    while base.__module__ != "builtins":  # an __init__ of its own may take anything
+        base = base.__base__
+    args = base.__reduce__(part)[1]
+    copy: BaseException = base.__new__(type(part), *args)
+    base.__init__(copy, *args)
+    copies[id(part)] = copy
+    # PySpark keeps a cause of its own, with a traceback, among them.
+    vars(copy).update((name, _copied(held, copies)) for name, held in vars(part).items())
+    notes = list(getattr(part, "__notes__", ()))
+    if part.__traceback__ is not None:
+        where = "".join(traceback.format_tb(part.__traceback__)).rstrip()
+        notes.append(f"{_TRACEBACK}:\n{where}")
+    if notes:
+        vars(copy)["__notes__"] = notes
+    for name, held in (
+        ("args", tuple(_copied(each, copies) for each in part.args)),
+        ("__cause__", _copied(part.__cause__, copies)),
+        ("__context__", _copied(part.__context__, copies)),
+        ("__suppress_context__", part.__suppress_context__),
+    ):
+        BaseException.__setattr__(copy, name, held)  # its own may refuse
+    return copy
 
 
 def _told_in(text: str) -> HoldfastError | None:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import sample_roots
 from copies import RUNTIME, assert_unfinished, blobs
 from forks import Ends, Faults, SharingStorage, check_fork, found_at
+from made_up_streams import made_up_stream
 
 from holdfast.backends.memory import MemoryStorage
 from holdfast.engine.versions.log import VersionLog
@@ -20,8 +20,8 @@ KINDS = {"shared": SharingStorage, "copied": MemoryStorage}
 
 @pytest.fixture(params=sorted(KINDS))
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Ends]:
-    stream = sample_roots.stream(tmp_path / "cp")
-    return lambda: Ends.of(stream, KINDS[request.param])
+    made_up_stream(tmp_path / "cp", batches=3)
+    return lambda: Ends.of(tmp_path / "cp", KINDS[request.param])
 
 
 def calls_of(ends: Ends) -> Faults:

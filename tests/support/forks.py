@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from copies import RUNTIME, blobs
-from sample_roots import QUERY_ID, offsets
+from made_up_streams import QUERY, offsets_text
 
 from holdfast import reading
 from holdfast.admin.checkpoint_files import StoredFiles
@@ -19,7 +19,7 @@ from holdfast.backends.local import LocalStorage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.checkpoint import SparkCheckpoint
 from holdfast.engine.files.filenames import COPYING
-from holdfast.engine.storage import BlobNotFound, Storage
+from holdfast.engine.storage import Storage
 from holdfast.engine.versions.journal import Journal
 from holdfast.engine.versions.log import VersionLog
 from holdfast.reading import Root
@@ -97,7 +97,7 @@ def found_at(ends: Ends) -> str:
     return "whole"
 
 
-def check_fork(ends: Ends, version: int, at_most: int | None = None) -> None:
+def check_fork(ends: Ends, version: int) -> None:
     """A whole fork of a version, at whose source nothing is left of the making."""
     batch = version - 1
     root = Root(ends.state)
@@ -109,22 +109,22 @@ def check_fork(ends: Ends, version: int, at_most: int | None = None) -> None:
     assert made.delivered_through == version + 1
     assert made.outbox == ()
     query_id = json.loads(bytes(ends.folder.read("metadata")))["id"]
-    assert query_id != QUERY_ID
+    assert query_id != QUERY
     assert made.batch == (None if base.batch is None else {**base.batch, "query_id": query_id})
     state_id = bytes(ends.folder.read("holdfast-state")).decode().strip()
     assert state_id == made.scope["id"] != base.scope["id"]
-    expected = {f"offsets/{n}": offsets(n) for n in (batch - 1, batch) if n >= 0}
+    expected = {f"offsets/{n}": offsets_text(n) for n in (batch - 1, batch) if n >= 0}
     if batch >= 0:
         expected[f"commits/{batch}"] = 'v1\n{"nextBatchWatermarkMs":0}'
     theirs = blobs(ends.checkpoint)
-    expected |= {path: d.decode() for path, d in theirs.items() if path.startswith("sources/")}
+    logs = {path: data for path, data in theirs.items() if path.startswith("sources/")}
+    expected |= {path: data.decode() for path, data in logs.items() if "/." not in path}
     found = {path: data.decode() for path, data in blobs(ends.folder).items()}
     assert {p: t for p, t in found.items() if p not in ("metadata", "holdfast-state")} == expected
     assert VersionLog(ends.source, RUNTIME).tags() == {}
     [own] = Journal(VersionLog(ends.state, RUNTIME)).lines()
     assert (own.is_done, own.entry.kind, own.entry.version) == (True, "fork", version + 1)
-    done = [line.entry for line in Journal(VersionLog(ends.source, RUNTIME)).lines() if line.is_done]
+    done = [
+        line.entry for line in Journal(VersionLog(ends.source, RUNTIME)).lines() if line.is_done
+    ]
     assert [entry.id for entry in done] == [own.entry.id]
-
-
-__all__ = ["BlobNotFound", "Ends", "Faults", "SharingStorage", "check_fork", "found_at"]

@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from holdfast.admin.checkpoint_files import StoredFiles
 from holdfast.admin.copy_ends import End
 from holdfast.admin.copy_files import needed_files
 from holdfast.admin.copy_transfer import Transfer
@@ -27,6 +28,8 @@ from holdfast.admin.fork_ends import (
 from holdfast.admin.fork_run import ForkRun, new_facts
 from holdfast.admin.plan import Lines, OperationPlan, OperationResult, size_in_words
 from holdfast.admin.site import Location, Site, open_site
+from holdfast.admin.source_logs import check_source_logs
+from holdfast.admin.sources import SourceInput, input_again
 from holdfast.admin.turn import Turn
 from holdfast.checkpoint import OffsetEntry
 from holdfast.engine.files.filenames import manifest_path
@@ -60,6 +63,8 @@ class ForkPlan(OperationPlan):
     the server, as far as that can be known before."""
     is_delivered: bool
     """Whether the sink is known to have the version."""
+    inputs: tuple[SourceInput, ...]
+    """What the sources bring again, to the fork alone."""
     resumes: bool
     """Whether it finishes a fork that another run has begun."""
     reason: str | None = None
@@ -76,14 +81,22 @@ class ForkPlan(OperationPlan):
         to = self.state if self.checkpoint is None else self.checkpoint
         own = self.job.target.has_own_place
         lines = [
-            ("version", f"{self.version} of {_time_text(self._base.committed_at_ms)}; the fork "
-             f"begins with version {self.version + 1}"),
-            ("to", f"{to}{', state in ' + self.state if own else ''}"
-             f"{', where an unfinished fork is resumed' if self.resumes else ''}"),
+            (
+                "version",
+                f"{self.version} of {_time_text(self._base.committed_at_ms)}; the fork "
+                f"begins with version {self.version + 1}",
+            ),
+            (
+                "to",
+                f"{to}{', state in ' + self.state if own else ''}"
+                f"{', where an unfinished fork is resumed' if self.resumes else ''}",
+            ),
             ("state", _state_text(self._base)),
-            ("files", f"{_count(self.files, 'file')}, {size_in_words(self.size_bytes)}, "
-             + self._way()),
-        ]  # fmt: skip
+            (
+                "files",
+                f"{_count(self.files, 'file')}, {size_in_words(self.size_bytes)}, " + self._way(),
+            ),
+        ]
         if self.checkpoint is None:
             return lines
         return [*lines, *self._query_lines()]
@@ -103,25 +116,34 @@ class ForkPlan(OperationPlan):
                 f"version {self.version} may not be delivered yet: the original delivers it, the "
                 "fork does not"
             )
-        if batch is None:
-            before = [("batch", "none so far"), ("sources", "read from their beginning")]
-        else:
-            before = [
-                ("batch", f"{batch['id']} is the last one in it; the fork begins with "
-                 f"{batch['id'] + 1}"),
-                ("sources", f"{_offsets_text(batch['offsets'])}; input after that comes again, to "
-                 "the fork alone"),
-            ]  # fmt: skip
-        return [*before, ("sink", sink), ("query", query)]
+        before = [("batch", "none so far: the sources are read from their beginning")]
+        if batch is not None:
+            last, offsets = int(batch["id"]), _offsets_text(str(batch["offsets"]))
+            before = [("batch", f"the fork begins with {last + 1}, after {offsets}")]
+        again = [(f"source {each.source}", each.line()) for each in self.inputs]
+        return [*before, *again, ("sink", sink), ("query", query)]
 
     def json(self) -> JsonBody:
-        names = ("kind", "root", "version", "checkpoint", "state", "files", "size_bytes",
-                 "moves_bytes", "is_delivered", "resumes", "fences", "reason")  # fmt: skip
+        names = (
+            "kind",
+            "root",
+            "version",
+            "checkpoint",
+            "state",
+            "files",
+            "size_bytes",
+            "moves_bytes",
+            "is_delivered",
+            "resumes",
+            "fences",
+            "reason",
+        )
         batch = self._base.batch
         facts = {"batch_id": None, "offsets": None}
         if batch is not None:
             facts = {"batch_id": batch["id"], "offsets": batch.get("offsets")}
-        return {name: getattr(self, name) for name in names} | facts
+        inputs = [each.json() for each in self.inputs]
+        return {name: getattr(self, name) for name in names} | facts | {"inputs": inputs}
 
     def run(self, progress: Progress | None = None) -> OperationResult:
         """Make the fork. Running the same command again after a crash resumes it.
@@ -133,9 +155,13 @@ class ForkPlan(OperationPlan):
         facts = self.begun or new_facts(site, target, self._base, self.reason)
         done = self.job.run(facts, progress or (lambda done, total, path: None))
         detail: JsonBody = {
-            "forked": self.version, "version": self.version + 1, "state": self.state,
-            "checkpoint": self.checkpoint, "query_id": facts.query_id, **_counts(done),
-        }  # fmt: skip
+            "forked": self.version,
+            "version": self.version + 1,
+            "state": self.state,
+            "checkpoint": self.checkpoint,
+            "query_id": facts.query_id,
+            **_counts(done),
+        }
         return OperationResult(self.kind, self.root, None, self._summary(facts), detail)
 
     def _summary(self, facts: ForkFacts) -> str:
@@ -187,7 +213,7 @@ def plan_fork(
         base = site.root.manifest(site.root.resolve(at))
     else:
         base = _begun_base(site, target, begun, at)
-    _check_offsets(site, base)
+    _check_sources(site, base)
     sizes = End.of(site.storage, []).sizes
     files = needed_files({base.version: base}, None, sizes)
     return ForkPlan(
@@ -199,11 +225,19 @@ def plan_fork(
         size_bytes=sum(sizes.get(file.path, file.least_bytes) for file in files),
         moves_bytes=not _are_near(site.storage, target.state),
         is_delivered=_is_delivered(site, base),
+        inputs=_inputs(site, base),
         resumes=begun is not None,
         reason=reason,
         job=ForkRun(site, target, base, turn),
         begun=begun,
     )
+
+
+def _inputs(site: Site, base: Manifest) -> tuple[SourceInput, ...]:
+    if site.checkpoint is None:
+        return ()
+    names = base.scope.get("sources", ())
+    return tuple(input_again(site.checkpoint, base.batch, names, site.options))
 
 
 def _begun_base(site: Site, target: ForkTarget, begun: ForkFacts, at: int | str | None) -> Manifest:
@@ -221,13 +255,18 @@ def _begun_base(site: Site, target: ForkTarget, begun: ForkFacts, at: int | str 
     return site.root.manifest(begun.version)
 
 
-def _check_offsets(site: Site, base: Manifest) -> None:
-    """Refuse a version that does not say where its sources stood."""
-    if site.checkpoint is not None and base.batch is not None and not base.batch.get("offsets"):
+def _check_sources(site: Site, base: Manifest) -> None:
+    """Refuse a version after which no query knows where to continue."""
+    if site.checkpoint is None:
+        return
+    if base.batch is not None and not base.batch.get("offsets"):
         raise InvalidArgument(
             f"Version {base.version} of {site.location} does not say how far its sources were "
             "read, so that no query can continue from it. Choose another version."
         )
+    assert isinstance(site.checkpoint.files, StoredFiles)
+    offsets = None if base.batch is None else str(base.batch["offsets"])
+    check_source_logs(site.checkpoint.files.storage, offsets)
 
 
 def _is_delivered(site: Site, base: Manifest) -> bool:
@@ -263,9 +302,10 @@ def _counts(done: Transfer | None) -> JsonBody:
     if done is None:
         return {"adopted_files": 0, "written_files": 0, "kept_files": 0}
     return {
-        "adopted_files": done.adopted.files, "written_files": done.written.files,
+        "adopted_files": done.adopted.files,
+        "written_files": done.written.files,
         "kept_files": done.kept.files,
-    }  # fmt: skip
+    }
 
 
 def _state_text(base: Manifest) -> str:

@@ -92,9 +92,12 @@ class ForkFacts:
     def mark(self) -> Mark:
         """The mark of the unfinished fork."""
         body = {
-            "entry": self.entry.json(), "version": self.version, "commit_id": self.commit_id,
-            "state_id": self.state_id, "query_id": self.query_id,
-        }  # fmt: skip
+            "entry": self.entry.json(),
+            "version": self.version,
+            "commit_id": self.commit_id,
+            "state_id": self.state_id,
+            "query_id": self.query_id,
+        }
         return Mark(self.entry.id, {self.version + 1: self.new_commit_id}, body)
 
     @classmethod
@@ -102,16 +105,23 @@ class ForkFacts:
         """What `mark` gave. Requires: it is the mark of a fork."""
         body: Mapping[str, Any] = mark.fork or {}
         return cls(
-            OperationEntry.of(body["entry"]), body["version"], body["commit_id"],
-            mark.versions[body["version"] + 1], body["state_id"], body["query_id"],
-        )  # fmt: skip
+            OperationEntry.of(body["entry"]),
+            body["version"],
+            body["commit_id"],
+            mark.versions[body["version"] + 1],
+            body["state_id"],
+            body["query_id"],
+        )
 
     def own_entry(self, source: str) -> OperationEntry:
         """The entry in the journal of the fork."""
         return replace(
-            self.entry, version=self.version + 1, makes_version=True, is_attempt=False,
+            self.entry,
+            version=self.version + 1,
+            makes_version=True,
+            is_attempt=False,
             detail={"from": source, "forked": self.version},
-        )  # fmt: skip
+        )
 
     def manifest(self, base: Manifest, source: str, writer_id: str, now_ms: int) -> Manifest:
         """The first version of the fork. It brings the sink nothing, and takes no number."""

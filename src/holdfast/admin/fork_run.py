@@ -127,9 +127,15 @@ class ForkRun:
         there = End.of(source, [version])
         files = needed_files({version: self.base}, None, there.sizes)
         transfer = Transfer(
-            source, self.target.state, there.sizes, set(), threads=self.threads,
-            check=self.turn.check, has_moved_on=lambda: False, adopts=True,
-        )  # fmt: skip
+            source,
+            self.target.state,
+            there.sizes,
+            set(),
+            threads=self.threads,
+            check=self.turn.check,
+            has_moved_on=lambda: False,
+            adopts=True,
+        )
         total = sum(transfer.size(file) for file in files)
         transfer.bring(files, progress, total)
         if transfer.vanished:
@@ -235,6 +241,10 @@ def new_facts(site: Site, target: ForkTarget, base: Manifest, reason: str | None
         "fork", base.version if newest is None else newest, reason, detail, makes_version=False
     )
     return ForkFacts(
-        replace(entry, is_attempt=True), base.version, base.commit_id, site.runtime.new_id(),
-        site.runtime.new_id(), query_id,
-    )  # fmt: skip
+        replace(entry, is_attempt=True),
+        base.version,
+        base.commit_id,
+        site.runtime.new_id(),
+        site.runtime.new_id(),
+        query_id,
+    )

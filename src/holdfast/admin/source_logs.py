@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from holdfast.admin.sources import SOURCES
 from holdfast.checkpoint import OffsetEntry
 from holdfast.engine.storage import BlobNotFound, Storage
 from holdfast.errors import Corruption, Unavailable
 
-SOURCES = "sources"
 _LOGGED = re.compile(r"(?P<number>\d{1,18})(?P<compact>\.compact)?")
 _PIECE_BYTES = 8 << 20
 _MOST_PASSES = 20
@@ -31,13 +31,23 @@ def copy_source_logs(source: Storage, target: Storage, offsets: str | None) -> N
     Corruption where a log does not reach that far, and Unavailable where Spark rewrites it faster
     than it is copied.
     """
+    listed = _settled(source, lambda listed: _bring(source, target, listed))
+    _check_reach(listed, offsets, source.location)
+
+
+def check_source_logs(source: Storage, offsets: str | None) -> None:
+    """Raise what `copy_source_logs` would raise, as far as it is known before."""
+    _check_reach(_settled(source, lambda listed: True), offsets, source.location)
+
+
+def _settled(source: Storage, take: Callable[[_Files], bool]) -> _Files:
+    """The sources' files at one moment. `take` gets them, and says whether all were still there."""
     for _ in range(_MOST_PASSES):
         listed = _listed(source)
-        if _bring(source, target, listed) and _is_whole(listed, _listed(source)):
-            _check_reach(listed, offsets, source.location)
-            return
+        if take(listed) and _is_whole(listed, _listed(source)):
+            return listed
     raise Unavailable(
-        f"{source.location}/{SOURCES} was rewritten while it was copied, {_MOST_PASSES} times. Run "
+        f"{source.location}/{SOURCES} was rewritten while it was read, {_MOST_PASSES} times. Run "
         "the same command again."
     )
 

@@ -162,8 +162,9 @@ def fork(
 ) -> None:
     """Make a query of its own out of a version, which continues beside the original.
 
-    State, offsets and sources come along, without copying bytes where the storage allows it. Run
-    the same command again to finish a fork that was interrupted.
+    State, offsets and sources come along, without copying bytes where the storage allows it.
+
+    To finish a fork that was interrupted, run the same command again.
     """
     from holdfast import admin
     from holdfast.cli import commands, operations
@@ -173,9 +174,13 @@ def fork(
             if place is not None:
                 commands.check_lasting(place)
         return admin.fork(
-            root, new_checkpoint, at, state_location=state_location, checkpoint=checkpoint,
+            root,
+            new_checkpoint,
+            at,
+            state_location=state_location,
+            checkpoint=checkpoint,
             reason=reason,
-        )  # fmt: skip
+        )
 
     commands.run(json, lambda to: operations.operate(to, "fork", make, dry_run, yes))
 

@@ -19,15 +19,22 @@ import holdfast
 from holdfast.backends import local
 from holdfast.backends.local import TEMPORARY_PREFIX, LocalStorage
 from holdfast.backends.locations import open_storage
+from holdfast.backends.memory import MemoryStorage
 from holdfast.engine.storage import Storage, TooLarge
 from holdfast.errors import Unavailable
 from holdfast.testing import StorageConformance
 
 
 class TestLocalStorage(StorageConformance):
+    adopts = True
+
     @pytest.fixture
     def storage(self, tmp_path: Path) -> Storage:
         return LocalStorage(tmp_path / "root")
+
+    @pytest.fixture
+    def neighbour(self, tmp_path: Path) -> Storage:
+        return LocalStorage(tmp_path / "another")
 
 
 @pytest.fixture
@@ -283,3 +290,45 @@ def test_links_out_of_the_root_are_not_followed(storage: LocalStorage, tmp_path:
     (tmp_path / "elsewhere" / "b").write_bytes(b"2")
     (tmp_path / "root" / "link").symlink_to(tmp_path / "elsewhere")
     assert [blob.path for blob in storage.list("")] == ["a"]
+
+
+def test_adopted_file_is_a_durable_link(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = LocalStorage(tmp_path / "other")
+    other.write("0/blob", b"1")
+    storage.write("0/neighbour", b"1")
+    calls = Calls(monkeypatch)
+    assert storage.adopt(other, "0/blob")
+    assert calls.seen == ["link blob", "fsync 0"]
+    assert (tmp_path / "root/0/blob").samefile(tmp_path / "other/0/blob")
+    assert storage.adopt(other, "0/blob"), "after a crash it is made durable again"
+    assert calls.seen[2:] == ["link blob", "fsync 0"]
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP])
+def test_file_that_cannot_be_linked_is_left_to_the_caller(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refused(there: str, here: str) -> None:
+        raise OSError(number, os.strerror(number))
+
+    other = LocalStorage(tmp_path / "other")
+    other.write("blob", b"1")
+    monkeypatch.setattr(local.os, "link", refused)
+    assert not storage.adopt(other, "blob")
+    assert storage.list("") == []
+
+
+def test_neither_another_file_nor_a_symbolic_link_is_adopted(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    other = LocalStorage(tmp_path / "other")
+    other.write("blob", b"theirs")
+    storage.write("blob", b"ours")
+    assert not storage.adopt(other, "blob")
+    assert bytes(storage.read("blob")) == b"ours"
+    (tmp_path / "other/link").symlink_to("blob")
+    assert not storage.adopt(other, "link")
+    assert not storage.adopt(MemoryStorage(), "blob")
+    assert [blob.path for blob in storage.list("")] == ["blob"]

@@ -31,6 +31,7 @@ DEFINED_TWICE = {
     "show": "a command",
     "verify": "a command, and what it calls",
     # cli.changes declares the commands whose plans the functions of holdfast.admin make.
+    "fork": "a command, and what makes its plan",
     "tag": "a command, and what makes its plan",
     "rollback": "a command, and what makes its plan",
     "untag": "a command, and what makes its plan",

@@ -42,10 +42,16 @@ class TestHdfsStorage(StorageConformance):
 
 class TestS3Storage(StorageConformance):
     races = 50
+    adopts = True
 
     @pytest.fixture
     def storage(self, on_s3: Remote) -> Storage:
         return opened(on_s3)
+
+    @pytest.fixture
+    def neighbour(self, on_s3: Remote) -> Storage:
+        server, location, options = on_s3
+        return opened((server, f"{location}-another", options))
 
 
 class TestCassandraStorage(StorageConformance):

@@ -1,6 +1,7 @@
 """Operations on a whole root that write, each from a plan that is data and changes nothing."""
 
 from holdfast.admin.copy import CopyJob, CopyPlan, CopyResult, plan_copy
+from holdfast.admin.fork import ForkPlan, fork
 from holdfast.admin.plan import OperationPlan, OperationResult
 from holdfast.admin.rollback import RollbackPlan, rollback
 from holdfast.admin.tags import TagPlan, tag, untag
@@ -9,10 +10,12 @@ __all__ = [
     "CopyJob",
     "CopyPlan",
     "CopyResult",
+    "ForkPlan",
     "OperationPlan",
     "OperationResult",
     "RollbackPlan",
     "TagPlan",
+    "fork",
     "plan_copy",
     "rollback",
     "tag",

@@ -20,21 +20,16 @@ from holdfast.admin.copy_ends import (
     check_places,
     choose_versions,
     is_same_history,
-    last_turn,
-    read_mark,
-    remove_mark,
-    take_turn,
     versions_in,
     way_out,
-    write_mark,
 )
 from holdfast.admin.copy_files import needed_files
 from holdfast.admin.copy_transfer import CopyProgress, Transfer
+from holdfast.admin.turn import Turn
 from holdfast.engine.files.filenames import (
     delivered_path,
     manifest_path,
     tag_path,
-    turn_path,
 )
 from holdfast.engine.files.manifest import delivered_notes
 from holdfast.engine.storage import BlobNotFound, Runtime, Storage
@@ -108,8 +103,7 @@ class CopyJob:
         self._newest = chosen[-1]
         self._tags = {name: version for name, version in tags.items() if version in chosen}
         self._from, self._to = End.of(source, chosen), End.of(target)
-        self._mark = read_mark(target)
-        self._resumes, self._turn = self._mark is not None, 0
+        self._turn = Turn(target, "copy")
         self._check_target()
         waiting = self._newest if self._newest == self._listed[-1] else None
         self._files = needed_files(self._from.manifests, waiting, self._from.sizes)
@@ -120,7 +114,7 @@ class CopyJob:
             self._from.sizes,
             set(chosen) - set(self._from.manifests),
             threads=threads,
-            check=self._check_turn,
+            check=self._turn.check,
             has_moved_on=self._has_moved_on,
         )
 
@@ -144,7 +138,7 @@ class CopyJob:
             size_bytes=sum(sizes.values()),
             present_files=len(there),
             present_bytes=sum(sizes[path] for path in there),
-            resumes=self._resumes,
+            resumes=self._turn.resumes,
             is_done=len(there) == len(sizes) and self._is_whole(),
         )
 
@@ -157,7 +151,7 @@ class CopyJob:
         """
         if not self.plan.is_done:
             told, total = progress or (lambda done, total, path: None), self.plan.size_bytes
-            self._set_mark()
+            self._take_turn()
             self._transfer.bring(self._files, told, total)
             self._check_newest()
             self._commit()
@@ -168,17 +162,22 @@ class CopyJob:
 
     def _check_target(self) -> None:
         """Reject a target that holds anything but this history."""
-        theirs = self._to.manifests
-        if self._mark is None and not theirs:
+        theirs, mark = self._to.manifests, self._turn.mark
+        if mark is not None and mark.fork is not None:
+            raise self._refusal(
+                "holds an unfinished fork. Run the same `holdfast fork` again to finish it, or "
+                f"start afresh. {way_out(self._target.location)}"
+            )
+        if mark is None and not theirs:
             if self._to.sizes:
                 raise self._refusal("is not empty. Name an empty place.")
             return
         known = End(dict(self._from.manifests))
-        begun = {} if self._mark is None else self._mark.versions
+        begun = {} if mark is None else mark.versions
         wanted = {*theirs, *begun} & set(self._listed)
         known.load(self._source, wanted - set(known.manifests))
         ours = known.manifests
-        if self._mark is not None:
+        if mark is not None:
             common = ours.keys() & begun.keys()
             if not common or any(begun[v] != ours[v].commit_id for v in common):
                 raise self._refusal(
@@ -195,7 +194,7 @@ class CopyJob:
         self._check_tags()
 
     def _check_tags(self) -> None:
-        if self._mark is not None:
+        if self._turn.mark is not None:
             return
         theirs = VersionLog(self._target, Runtime.system()).tags()
         for name, version in self._tags.items():
@@ -209,47 +208,19 @@ class CopyJob:
         """Whether the target is already complete, with all versions and tags."""
         versions = self._from.manifests.keys() <= self._to.manifests.keys()
         tags = all(tag_path(name) in self._to.sizes for name in self._tags)
-        return self._mark is None and versions and tags
+        return self._turn.mark is None and versions and tags
 
     def _refusal(self, what: str) -> InvalidArgument:
         return InvalidArgument(f"Nothing was copied: {self._target.location} {what}")
 
     # -- the mark of a copy under way ----------------------------------------------------------
 
-    def _set_mark(self) -> None:
-        if self._mark is None:
-            versions = {version: found.commit_id for version, found in self._from.manifests.items()}
-            mark = Mark(Runtime.system().new_id(), versions)
-            if not write_mark(self._target, self._source.location, mark):
-                raise self._just_begun()
-            self._mark = mark
+    def _take_turn(self) -> None:
+        if self._turn.resumes:
+            self._turn.resume()
             return
-        turn = take_turn(self._target, self._mark)
-        if turn is None:
-            raise self._just_begun()
-        self._turn = turn
-        self._check_turn()
-
-    def _just_begun(self) -> Conflict:
-        return Conflict(
-            f"Another copy to {self._target.location} has just begun. Let it end, then run this "
-            "one again."
-        )
-
-    def _check_turn(self) -> None:
-        """Stop if another run has finished this copy, or has resumed it."""
-        mark = self._mark
-        assert mark is not None
-        if read_mark(self._target) != mark:
-            if self._turn:
-                self._target.delete(turn_path(mark.copy_id, self._turn))
-            raise Conflict(
-                f"Another copy to {self._target.location} has ended meanwhile. Run this one again."
-            )
-        if last_turn(self._target, mark) != self._turn:
-            raise Conflict(
-                f"Another run has resumed the copy to {self._target.location}. Let that one end."
-            )
+        versions = {version: found.commit_id for version, found in self._from.manifests.items()}
+        self._turn.begin(self._source.location, Mark(Runtime.system().new_id(), versions))
 
     # -- making it a root ----------------------------------------------------------------------
 
@@ -263,8 +234,7 @@ class CopyJob:
 
     def _commit(self) -> None:
         """Create the manifests, oldest first; check that no file is missing; remove the mark."""
-        assert self._mark is not None
-        self._check_turn()
+        self._turn.check()
         for version in self._taken:
             self._create(version)
         self._check_whole()
@@ -272,7 +242,7 @@ class CopyJob:
         if self._is_delivered():
             commit_id = self._from.manifests[self._newest].commit_id
             self._target.create_if_absent(delivered_path(self._newest, commit_id), b"")
-        remove_mark(self._target, self._mark)
+        self._turn.end()
 
     @property
     def _taken(self) -> list[int]:
@@ -287,8 +257,8 @@ class CopyJob:
         if bytes(self._target.read(path)) == raw:
             self._transfer.kept.add(len(raw))
             return
-        if self._mark is not None and not self._resumes and not self._has_created:
-            remove_mark(self._target, self._mark)  # another history: nothing of this copy is in it
+        if not self._turn.resumes and not self._has_created:
+            self._turn.end()  # another history: nothing of this copy is in it
         raise Conflict(
             f"Version {version} of {self._target.location} was committed by another writer while "
             "it was copied to. Name another place, or one that nobody writes to."

@@ -6,14 +6,13 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast.engine.files.filenames import (
     COPYING,
     VERSIONS,
     manifest_path,
     manifest_version,
-    turn_number,
-    turn_path,
 )
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.files.manifest_codec import decode
@@ -28,10 +27,15 @@ _MARK_FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The mark of an unfinished copy: its id, and the commit ids of the versions it began with."""
+    """The mark of an unfinished copy: its id, and the commit ids of the versions it began with.
+
+    An unfinished fork has one as well, with the version that the fork makes.
+    """
 
     copy_id: str
     versions: Mapping[int, str]
+    fork: Mapping[str, Any] | None = None
+    """For a fork, what it was begun with; None for a copy."""
 
 
 @dataclass
@@ -85,6 +89,8 @@ def write_mark(storage: Storage, source: str, mark: Mark) -> bool:
     """Mark a root as being copied to; False if it is marked already."""
     versions = {str(version): commit_id for version, commit_id in mark.versions.items()}
     body = {"format": _MARK_FORMAT, "id": mark.copy_id, "source": source, "versions": versions}
+    if mark.fork is not None:
+        body["fork"] = dict(mark.fork)
     return storage.create_if_absent(COPYING, json.dumps(body).encode())
 
 
@@ -93,7 +99,7 @@ def read_mark(storage: Storage) -> Mark | None:
     try:
         body = json.loads(bytes(storage.read(COPYING)))
         versions = {int(version): str(commit_id) for version, commit_id in body["versions"].items()}
-        return Mark(str(body["id"]), versions)
+        return Mark(str(body["id"]), versions, body.get("fork"))
     except BlobNotFound:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -112,33 +118,6 @@ def way_out(location: str) -> str:
     name, _, folder = path.partition("/")
     text = (folder and scheme.remains_below) or scheme.remains
     return text.format(name=name)
-
-
-def take_turn(storage: Storage, mark: Mark) -> int | None:
-    """Resume an unfinished copy: return the run's number, or None if another run was faster.
-
-    The mark stays in place, so that the root can never be opened in between.
-    """
-    number = last_turn(storage, mark) + 1
-    created = storage.create_if_absent(turn_path(mark.copy_id, number), b"")
-    return number if created else None
-
-
-def last_turn(storage: Storage, mark: Mark) -> int:
-    """The number of the run that resumed an unfinished copy last; 0 is the first run."""
-    return max(_turns(storage, mark), default=0)
-
-
-def remove_mark(storage: Storage, mark: Mark) -> None:
-    """Remove the mark, so that the root can be opened."""
-    for number in _turns(storage, mark):
-        storage.delete(turn_path(mark.copy_id, number))
-    storage.delete(COPYING)
-
-
-def _turns(storage: Storage, mark: Mark) -> list[int]:
-    found = (turn_number(mark.copy_id, blob.path) for blob in storage.list(VERSIONS))
-    return [number for number in found if number is not None]
 
 
 def choose_versions(
@@ -178,12 +157,17 @@ def _chosen(listed: Sequence[int], tags: Mapping[str, int], text: str) -> set[in
     return {v for v in listed if (first or 0) <= v <= (listed[-1] if last is None else last)}
 
 
+def overlap(location: str, other: str) -> bool:
+    """Whether two places are one, or one of them is inside the other."""
+    here, there = _plain(location), _plain(other)
+    return here == there or here.startswith(f"{there}/") or there.startswith(f"{here}/")
+
+
 def check_places(source: Storage, target: Storage) -> None:
     """Reject copying a root to itself, into itself, or to where nothing can be written."""
-    here, there = _plain(source.location), _plain(target.location)
-    if here == there:
+    if _plain(source.location) == _plain(target.location):
         raise InvalidArgument(f"{target.location} is the root to copy from. Name another place.")
-    if here.startswith(f"{there}/") or there.startswith(f"{here}/"):
+    if overlap(source.location, target.location):
         raise InvalidArgument(
             f"{source.location} and {target.location} are one inside the other. Name another place."
         )

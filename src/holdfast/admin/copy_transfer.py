@@ -37,7 +37,8 @@ class Transfer:
 
     `check` raises if another run has taken over; it is called before a file is removed at the
     target. `has_moved_on` says whether the source has delivered the newest version that is copied.
-    Versions that retention removes meanwhile are added to `vanished`.
+    Versions that retention removes meanwhile are added to `vanished`. With `adopts`, a file whose
+    bytes need not pass through here is shared, or copied by the server, and is not verified.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class Transfer:
         threads: int,
         check: Callable[[], None],
         has_moved_on: Callable[[], bool],
+        adopts: bool = False,
     ) -> None:
         self._source, self._target, self._sizes = source, target, sizes
         self._threads, self._check, self._has_moved_on = threads, check, has_moved_on
+        self._adopts = adopts
         self.vanished = vanished
-        self.written, self.kept = Tally(), Tally()
+        self.written, self.kept, self.adopted = Tally(), Tally(), Tally()
         self._lock = threading.Lock()
 
     def bring(self, files: Sequence[NeededFile], progress: CopyProgress, total: int) -> None:
@@ -85,7 +88,11 @@ class Transfer:
         if file.versions <= self.vanished:
             return
         # the listing is old: another run may have brought the file since
-        size, there = self.size(file), self._target.size(file.path)
+        size = self.size(file)
+        if self._adopts and self._adopt(file, size):
+            self._count(self.adopted, size)
+            return
+        there = self._target.size(file.path)
         if there == size and problem_of(self._target, file) is None:
             self._count(self.kept, size)
             return
@@ -104,6 +111,15 @@ class Transfer:
             log.warning("%s/%s is damaged: not copied", self._source.location, file.path)
             return
         self._count(self.written, size)
+
+    def _adopt(self, file: NeededFile, size: int) -> bool:
+        """Whether the target has a file without its bytes having been read."""
+        if size < file.least_bytes:
+            return False  # cut short: the second copy may be intact
+        try:
+            return self._target.adopt(self._source, file.path)
+        except BlobNotFound:
+            return False  # what that means is found out where the bytes are read
 
     def _fetch(
         self, file: NeededFile, path: str, size: int, advance: Callable[[int], None]
@@ -168,7 +184,7 @@ class Transfer:
         return Corruption(
             f"{self._source.location}/{file.path} is damaged: {problem}. It is part of {which}; "
             f"{self._target.location} was not finished. `holdfast verify` says which versions are "
-            "intact: choose among them by --versions."
+            "intact: choose among them by --versions, or for a fork by --at."
         )
 
     def size(self, file: NeededFile) -> int:

@@ -93,6 +93,9 @@ class CachedStorage(Storage):
         if _is_cached(path):
             self._folder.drop(self._name(path))
 
+    def adopt(self, source: Storage, path: str) -> bool:
+        return self._inner.adopt(source.source, path)
+
     def sweep(self, older_than_s: float) -> int:
         return self._inner.sweep(older_than_s)
 

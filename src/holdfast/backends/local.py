@@ -8,6 +8,7 @@ is exclusive and shows the whole file or nothing; an exclusive `open` would show
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import secrets
@@ -33,6 +34,10 @@ _MAPS_SHARE = 32
 ranges: maps stay while their version is open, and work also needs room."""
 _ALWAYS_WHOLE_BYTES = 1 << 20
 _MISSING = (FileNotFoundError, NotADirectoryError)
+_NO_LINK = frozenset({
+    errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS,
+})  # fmt: skip
+"""Why a file cannot have another name: another disk, no such file system, or not one's own file."""
 
 
 class LocalStorage(Storage):
@@ -108,6 +113,23 @@ class LocalStorage(Storage):
         with _mapped_errors("delete", path), contextlib.suppress(*_MISSING):
             os.unlink(self._absolute(path))
 
+    def adopt(self, source: Storage, path: str) -> bool:
+        """Give the file another name, where both are on one disk."""
+        if not isinstance(source, LocalStorage):
+            return False
+        here, there = self._absolute(path), source._absolute(path)
+        with _mapped_errors("link", path):
+            try:
+                if not stat.S_ISREG(os.lstat(there).st_mode):
+                    return False
+            except _MISSING:
+                raise BlobNotFound(path) from None
+            _make_directory(os.path.dirname(here))
+            if not _link(there, here, path):
+                return False
+            sync_directory(os.path.dirname(here))
+            return True
+
     def cool(self, path: str) -> None:
         if not hasattr(os, "posix_fadvise"):
             return
@@ -180,6 +202,23 @@ class _LocalWriter(BlobWriter):
             self._file.close()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temporary)
+
+
+def _link(there: str, here: str, path: str) -> bool:
+    """Whether a file has a second name now, or had it before."""
+    try:
+        os.link(there, here)
+    except FileExistsError:
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.lstat(there), os.lstat(here))
+        return False
+    except FileNotFoundError:
+        raise BlobNotFound(path) from None
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        return False
+    return True
 
 
 def _make_directory(directory: str) -> None:

@@ -47,6 +47,8 @@ from holdfast.schemes import S3
 T = TypeVar("T")
 _PART_BYTES = 8 << 20
 """A blob up to this size is one PUT; a larger one is uploaded in parts of this size."""
+_MOST_COPIED_BYTES = 5 << 30
+"""The largest object that S3 copies by one request."""
 _CONNECTIONS = 32
 _MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
 _DENIED = frozenset({
@@ -56,6 +58,8 @@ _DENIED = frozenset({
 _ELSEWHERE = frozenset({
     "301", "PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"
 })  # fmt: skip
+_NO_COPY = frozenset({301, 400, 403, 405, 501})
+"""What a server answers that copies no objects, or not from there."""
 _proven: set[tuple[str, str]] = set()
 """Endpoints and buckets that are known to honour the condition."""
 _BUSY = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestTimeout"})
@@ -182,6 +186,29 @@ class S3Storage(Storage):
 
     def delete(self, path: str) -> None:
         self.call("delete", path, lambda: self.client.delete_object(**self.place(path)))
+
+    def adopt(self, source: Storage, path: str) -> bool:
+        """Have the server copy the object, where one client reaches both."""
+        if not isinstance(source, S3Storage) or source._options != self._options:
+            return False
+        size = source.size(path)
+        if size is None:
+            raise BlobNotFound(path)
+        if size > _MOST_COPIED_BYTES:
+            return False
+
+        def copy() -> bool:
+            try:
+                self.client.copy_object(**self.place(path), CopySource=source.place(path))
+            except ClientError as error:
+                if code_of(error) in _MISSING:
+                    raise BlobNotFound(path) from None
+                if status_of(error) in _NO_COPY:
+                    return False
+                raise
+            return True
+
+        return self.call("copy", path, copy)
 
     def sweep(self, older_than_s: float) -> int:
         """Abort uploads of this root's data files that got no new part for that long.

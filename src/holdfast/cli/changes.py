@@ -133,4 +133,61 @@ def rollback(
     commands.run(json, lambda to: operations.operate(to, "rollback", make, dry_run, yes))
 
 
-COMMANDS = (tag, untag, rollback)
+def fork(
+    root: Changed,
+    new_checkpoint: Annotated[
+        str,
+        typer.Argument(
+            metavar="NEW_CHECKPOINT",
+            help="The checkpoint of the fork, or the root of a forked store: an empty place, or "
+            "one with the same fork unfinished.",
+            show_default=False,
+        ),
+    ],
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at", metavar="VERSION|TAG", help="The version to fork.", show_default="newest"
+        ),
+    ] = None,
+    state_location: Annotated[
+        str | None,
+        typer.Option(
+            "--state-location",
+            metavar="ROOT",
+            help="Where the state of the fork goes.",
+            show_default="NEW_CHECKPOINT/holdfast",
+        ),
+    ] = None,
+    checkpoint: CheckpointOption = None,
+    reason: Reason = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Make a query of its own out of a version, which continues beside the original.
+
+    State, offsets and sources come along, without copying bytes where the storage allows it.
+
+    To finish a fork that was interrupted, run the same command again.
+    """
+    from holdfast import admin
+    from holdfast.cli import commands, operations
+
+    def make(progress: Progress) -> admin.OperationPlan:
+        for place in (new_checkpoint, state_location):
+            if place is not None:
+                commands.check_lasting(place)
+        return admin.fork(
+            root,
+            new_checkpoint,
+            at,
+            state_location=state_location,
+            checkpoint=checkpoint,
+            reason=reason,
+        )
+
+    commands.run(json, lambda to: operations.operate(to, "fork", make, dry_run, yes))
+
+
+COMMANDS = (tag, untag, rollback, fork)

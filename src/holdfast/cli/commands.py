@@ -225,15 +225,20 @@ def verify(output: Output, location: str) -> Exit:
     return Exit.OK if all(result.intact for result in results) else Exit.FOUND
 
 
-def copy(
-    output: Output, source: str, target: str, wanted: list[str], dry_run: bool, yes: bool
-) -> Exit:
-    """Copy versions from one root to another."""
+def check_lasting(target: str) -> None:
+    """Refuse to write to the memory of this process."""
     if (scheme := scheme_of(target)) is not None and not scheme.is_lasting:
         raise InvalidArgument(
             f"{target} would be in the memory of this command and end with it. Name a place that "
             "stays."
         )
+
+
+def copy(
+    output: Output, source: str, target: str, wanted: list[str], dry_run: bool, yes: bool
+) -> Exit:
+    """Copy versions from one root to another."""
+    check_lasting(target)
     root = reading.open_root(source)
     copying = plan_copy(root.storage, open_storage(target), wanted)
     if dry_run:

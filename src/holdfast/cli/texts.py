@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
+from holdfast.admin.plan import size_in_words
 from holdfast.types import moment_text
 
 _NUMBER = re.compile(r"[0-9.]+")
@@ -63,12 +64,7 @@ def time_text(at_ms: int) -> str:
 
 def size_text(size_bytes: int) -> str:
     """A number of bytes in a suitable unit."""
-    size, unit = float(size_bytes), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+    return size_in_words(size_bytes)
 
 
 def spans(numbers: Sequence[int]) -> str:

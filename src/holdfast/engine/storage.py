@@ -162,6 +162,17 @@ class Storage(ABC):
         with self.open_writer(path) as writer:
             writer.write(data)
 
+    def adopt(self, source: Storage, path: str) -> bool:
+        """Make the blob at `path` of another storage one of this, under the same path.
+
+        No bytes pass through this process: it is for files of one disk, or objects of one server.
+        Returns whether it worked; if not, nothing was changed, and the caller copies the bytes.
+        After True the blob is durable, and each of the two is there until it is deleted itself.
+        A blob that was adopted from there before is no obstacle. Raises BlobNotFound when `source`
+        has no such blob. Requires: nobody else writes to `path`.
+        """
+        return False
+
     @property
     def source(self) -> Storage:
         """The storage that has the blobs themselves: this one without its local cache, if any."""

@@ -52,8 +52,8 @@ class Fault(Enum):
 CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_TORN)
 
 _TEARS = frozenset({"write", "close", "create_if_absent"})
-_CHANGES = _TEARS | {"delete", "sweep", "open_writer"}
-_FILLS = _TEARS | {"open_writer"}
+_CHANGES = _TEARS | {"delete", "sweep", "open_writer", "adopt"}
+_FILLS = _TEARS | {"open_writer", "adopt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +151,10 @@ class FaultyStorage(Storage):
 
     def delete(self, path: str) -> None:
         self.call("delete", path, lambda: self.inner.delete(path))
+
+    def adopt(self, source: Storage, path: str) -> bool:
+        there = source.inner if isinstance(source, FaultyStorage) else source
+        return self.call("adopt", path, lambda: self.inner.adopt(there, path))
 
     def sweep(self, older_than_s: float) -> int:
         return self.call("sweep", "", lambda: self.inner.sweep(older_than_s))

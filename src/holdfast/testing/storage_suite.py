@@ -8,6 +8,7 @@ from threading import Barrier
 import pyarrow as pa
 import pytest
 
+from holdfast.backends.memory import MemoryStorage
 from holdfast.engine.storage import BlobNotFound, Storage
 
 _RACERS = 8
@@ -28,16 +29,24 @@ class StorageConformance:
     """Inherit it in a class whose name starts with Test, and give the class a fixture `storage`.
 
     The fixture returns a new, empty `holdfast.engine.storage.Storage` that can be written to.
-    Lower `races` if a round trip is slow, and `large_bytes` if memory is scarce.
+    Lower `races` if a round trip is slow, and `large_bytes` if memory is scarce. A storage with an
+    `adopt` of its own sets `adopts`, and gives the class a fixture `neighbour`: another new storage
+    that it can adopt blobs from.
     """
 
     races: int = _RACES
     large_bytes: int = 20 << 20
+    adopts: bool = False
 
     @pytest.fixture
     def storage(self) -> Storage:
         """The storage under test."""
         raise NotImplementedError("give the class a fixture named storage")
+
+    @pytest.fixture
+    def neighbour(self) -> Storage:
+        """Another new, empty storage, of the same kind where the one under test `adopts`."""
+        return MemoryStorage()
 
     def test_written_blob_reads_back(self, storage: Storage) -> None:
         storage.write("0/0/1-a.delta", b"some bytes")
@@ -244,6 +253,29 @@ class StorageConformance:
         storage.sweep(3600)
         writer.close()
         assert content(storage, "a") == b"slowly"
+
+    def test_adopted_blob_is_there_and_one_that_is_not_adopted_left_nothing(
+        self, storage: Storage, neighbour: Storage
+    ) -> None:
+        data = bytes(range(256)) * 100
+        neighbour.write("0/0/1-a b%20é.delta", data)
+        is_there = storage.adopt(neighbour, "0/0/1-a b%20é.delta")
+        assert is_there is self.adopts
+        assert names(storage) == (["0/0/1-a b%20é.delta"] if is_there else [])
+        assert names(neighbour) == ["0/0/1-a b%20é.delta"]
+        if is_there:
+            assert content(storage, "0/0/1-a b%20é.delta") == data
+            assert storage.adopt(neighbour, "0/0/1-a b%20é.delta") is True
+            neighbour.delete("0/0/1-a b%20é.delta")
+            assert content(storage, "0/0/1-a b%20é.delta") == data
+
+    def test_missing_blob_is_not_adopted(self, storage: Storage, neighbour: Storage) -> None:
+        try:
+            is_there = storage.adopt(neighbour, "0/0/1-a.delta")
+        except BlobNotFound:
+            is_there = False
+        assert is_there is False
+        assert names(storage) == []
 
     def test_location_is_one_line_of_text(self, storage: Storage) -> None:
         assert storage.location

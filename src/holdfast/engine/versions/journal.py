@@ -40,6 +40,9 @@ class OperationEntry:
     reason: str | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
     """What depends on the kind, such as the version that a rollback goes back to."""
+    is_attempt: bool = False
+    """Whether it may end halfway although it makes no version here: it is done once that is
+    noted."""
 
     def json(self) -> dict[str, Any]:
         """As a manifest and the journal keep it."""
@@ -68,13 +71,13 @@ class Journal:
         self._versions, self._storage = versions, versions.storage
 
     def begin(self, entry: OperationEntry) -> None:
-        """Write an entry. For an operation that makes a version it is an attempt until `done`."""
+        """Write an entry, which is an attempt until `done` where that is to be noted."""
         body = json.dumps(entry.json(), sort_keys=True)
         line = f"{_MAGIC} {_FORMAT} {_checksum(body)} {body}\n"
         self._storage.create_if_absent(operation_path(entry.version, entry.id), line.encode())
 
     def done(self, entry: OperationEntry) -> None:
-        """Note that the version of an operation was made."""
+        """Note that the version of an operation was made, or that the attempt has succeeded."""
         self._storage.create_if_absent(done_path(entry.version, entry.id), b"")
 
     def give_up(self, entry: OperationEntry) -> None:
@@ -93,8 +96,10 @@ class Journal:
         return sorted(lines, key=lambda line: (line.entry.at_ms, line.entry.version), reverse=True)
 
     def _is_done(self, entry: OperationEntry, listed: set[str]) -> bool:
-        if not entry.makes_version or done_path(entry.version, entry.id) in listed:
+        if done_path(entry.version, entry.id) in listed:
             return True
+        if not entry.makes_version:
+            return not entry.is_attempt
         try:
             made = self._versions.load(entry.version).operation
         except (VersionNotFound, Corruption):

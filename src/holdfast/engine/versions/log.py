@@ -57,13 +57,14 @@ class VersionLog:
     def versions(self) -> list[int]:
         """Every version that has a manifest, ascending.
 
-        Raises IllegalState when the root is an unfinished copy.
+        Raises IllegalState when the root is an unfinished copy or fork.
         """
         listed = [blob.path for blob in self.storage.list(VERSIONS)]
         if COPYING in listed:
             raise IllegalState(
-                f"{self.storage.location} holds an unfinished copy and cannot be opened yet. Run "
-                "the same `holdfast copy` again to finish it, or copy to another place.",
+                f"{self.storage.location} holds an unfinished copy or fork and cannot be opened "
+                "yet. Run the same `holdfast copy` again, or the same `holdfast fork`, to finish "
+                "it, or name another place.",
                 condition="STATE_STORE_UNFINISHED_COPY",
             )
         found = map(manifest_version, listed)

@@ -2,6 +2,8 @@
 
 from holdfast.admin.copy import CopyJob, CopyPlan, CopyResult, plan_copy
 from holdfast.admin.plan import OperationPlan, OperationResult
+from holdfast.admin.repair import RepairedKey, RepairPlan, repair
+from holdfast.admin.repair_input import KeyText
 from holdfast.admin.rollback import RollbackPlan, rollback
 from holdfast.admin.tags import TagPlan, tag, untag
 
@@ -9,11 +11,15 @@ __all__ = [
     "CopyJob",
     "CopyPlan",
     "CopyResult",
+    "KeyText",
     "OperationPlan",
     "OperationResult",
+    "RepairPlan",
+    "RepairedKey",
     "RollbackPlan",
     "TagPlan",
     "plan_copy",
+    "repair",
     "rollback",
     "tag",
     "untag",

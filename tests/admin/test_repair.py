@@ -83,6 +83,13 @@ def test_a_plan_shows_before_and_after_and_its_run_makes_one_version(shop: Path)
     assert state.num_keys == 2
     assert (state.diff().added, state.diff().changed, state.diff().removed) == (1, 1, 1)
     assert [each.version for each in state.key_history("Sankar")] == [1, 3, 5]
+    changes = list(holdfast.reading.open_root(shop).store().at(5).changes())
+    gone = {
+        key: dead
+        for table, dead in changes
+        for key, dead in zip(table.column("user").to_pylist(), dead.to_pylist(), strict=True)
+    }
+    assert gone == {"Ada": False, "Sankar": False, "Kun": True}
     [line] = Journal(holdfast.reading.open_root(shop).log).lines()
     assert line.is_done
     assert (line.entry.version, line.entry.reason) == (5, "a wrong price")

@@ -74,8 +74,10 @@ def test_a_plan_shows_before_and_after_and_its_run_makes_one_version(shop: Path)
     plan = admin.repair(shop, set=wanted, delete=["Kun"], reason="a wrong price")
     assert rows_of(shop) == before == {("Sankar",): (500,), ("Kun",): (100,)}
     assert {each.key[0]: (each.before, each.after) for each in plan.keys} == {
-        "Sankar": ((500,), (7,)), "Ada": (None, (1,)), "Kun": ((100,), None),
-    }  # fmt: skip
+        "Sankar": ((500,), (7,)),
+        "Ada": (None, (1,)),
+        "Kun": ((100,), None),
+    }
     done = plan.run()
     assert (done.kind, done.version) == ("repair", 5)
     assert rows_of(shop) == {("Sankar",): (7,), ("Ada",): (1,)}
@@ -94,8 +96,12 @@ def test_a_plan_shows_before_and_after_and_its_run_makes_one_version(shop: Path)
     assert line.is_done
     assert (line.entry.version, line.entry.reason) == (5, "a wrong price")
     assert line.entry.detail == {
-        "operator": 0, "store": "default", "set": 2, "removed": 1, "deliver": False,
-    }  # fmt: skip
+        "operator": 0,
+        "store": "default",
+        "set": 2,
+        "removed": 1,
+        "deliver": False,
+    }
     assert "Sankar" not in str(line.entry), "the journal outlives the state and has none of it"
 
 
@@ -304,8 +310,10 @@ def test_entries_of_a_map_are_repaired_by_key(processor: Path) -> None:
     wanted = [{"key": ("a", "wed"), "value": 8}, {"key": ("b", "mon"), "value": 9}]
     admin.repair(processor, store="seen", set=wanted, delete=("a", "mon")).run()
     assert rows_of(processor, store="seen") == {
-        ("a", "tue"): (2,), ("a", "wed"): (8,), ("b", "mon"): (9,),
-    }  # fmt: skip
+        ("a", "tue"): (2,),
+        ("a", "wed"): (8,),
+        ("b", "mon"): (9,),
+    }
 
 
 def test_entries_of_a_list_are_repaired_where_people_count_them(processor: Path) -> None:
@@ -315,13 +323,16 @@ def test_entries_of_a_list_are_repaired_where_people_count_them(processor: Path)
 
     assert (listed("a"), listed("b")) == ([2], [3, 4, 5, 9])
     wanted = [
-        {"key": ("b", 1), "value": 40}, {"key": ("a", 1), "value": 10},
-        {"key": ("a", 2), "value": 11}, {"key": ("c", 0), "value": 12},
-    ]  # fmt: skip
+        {"key": ("b", 1), "value": 40},
+        {"key": ("a", 1), "value": 10},
+        {"key": ("a", 2), "value": 11},
+        {"key": ("c", 0), "value": 12},
+    ]
     plan = admin.repair(processor, store="events", set=wanted, delete=[("b", 0)])
     assert [each.key for each in plan.keys if each.before is None and each.key[0] == "a"] == [
-        ("a", 1), ("a", 2),
-    ]  # fmt: skip
+        ("a", 1),
+        ("a", 2),
+    ]
     plan.run()
     assert (listed("a"), listed("b"), listed("c")) == ([2, 10, 11], [40, 5, 9], [12])
     with pytest.raises(InvalidArgument, match="The list has no entry 5, and its next one is 3"):
@@ -335,8 +346,9 @@ def test_timers_are_set_and_removed(processor: Path) -> None:
     noon = sample_roots.NOON_MS
     admin.repair(processor, store=TIMERS, set=text, delete=("a", noon)).run()
     assert rows_of(processor, store=TIMERS) == {
-        ("b", noon + 1): (True,), ("c", noon + 3_600_000): (True,),
-    }  # fmt: skip
+        ("b", noon + 1): (True,),
+        ("c", noon + 3_600_000): (True,),
+    }
 
 
 # -- aggregates ------------------------------------------------------------------------------------
@@ -353,17 +365,41 @@ def test_aggregates_are_set_by_their_values(aggregation: Path) -> None:
     names = holdfast.read(aggregation).value_schema.names
     row = dict(zip(names, rows_of(aggregation)["a", LATER], strict=True))
     assert row == {
-        "total": 8, "price": Decimal("1.50"), "price_seen": True, "n": 3, "mean_sum": 5.0,
-        "mean_count": 2, "spread_count": 2.0, "spread_mean": 2.5, "spread_square": 0.5, "users": 1,
-        "users_sketch": b"sketch", "last_": "y", "last_seen": True, "names": ["p", "q"],
-    }  # fmt: skip
+        "total": 8,
+        "price": Decimal("1.50"),
+        "price_seen": True,
+        "n": 3,
+        "mean_sum": 5.0,
+        "mean_count": 2,
+        "spread_count": 2.0,
+        "spread_mean": 2.5,
+        "spread_square": 0.5,
+        "users": 1,
+        "users_sketch": b"sketch",
+        "last_": "y",
+        "last_seen": True,
+        "names": ["p", "q"],
+    }
 
 
 def test_a_new_group_has_nothing_of_the_aggregates_that_are_not_given(aggregation: Path) -> None:
     admin.repair(aggregation, set={"key": ("b", LATER), "value": {"total": 8}}).run()
     assert rows_of(aggregation)["b", LATER] == (
-        8, None, None, 0, None, 0, 0.0, None, None, 0, None, None, False, [],
-    )  # fmt: skip
+        8,
+        None,
+        None,
+        0,
+        None,
+        0,
+        0.0,
+        None,
+        None,
+        0,
+        None,
+        None,
+        False,
+        [],
+    )
 
 
 @pytest.mark.parametrize(
@@ -413,10 +449,19 @@ def test_an_evicted_window_is_refused(aggregation: Path) -> None:
 def test_the_schema_says_which_columns_belong_together(aggregation: Path) -> None:
     [store] = run_json("show", aggregation, "--schema")["stores"]
     assert {tuple(column["set_with"] or [column["name"]]) for column in store["columns"]} == {
-        ("user",), ("end",), ("total",), ("price",), ("n",), ("last_",), ("names",),
-        ("price", "price_seen"), ("mean_sum", "mean_count"), ("last_", "last_seen"),
-        ("spread_count", "spread_mean", "spread_square"), ("users", "users_sketch"),
-    }  # fmt: skip
+        ("user",),
+        ("end",),
+        ("total",),
+        ("price",),
+        ("n",),
+        ("last_",),
+        ("names",),
+        ("price", "price_seen"),
+        ("mean_sum", "mean_count"),
+        ("last_", "last_seen"),
+        ("spread_count", "spread_mean", "spread_square"),
+        ("users", "users_sketch"),
+    }
     shown = run("show", aggregation, "--schema")
     assert "avg(amount)" in shown
     assert "with mean_count (--partials)" in shown

@@ -63,9 +63,10 @@ class Stream:
         rows = self.spark.readStream.schema(SCHEMA).parquet(str(self.folder / "in"))
         writer = (
             self.pipeline(stateful(rows))
-            .writeStream.outputMode(self.mode).foreachBatch(self._deliver)
+            .writeStream.outputMode(self.mode)
+            .foreachBatch(self._deliver)
             .option("checkpointLocation", str(self.checkpoint))
-        )  # fmt: skip
+        )
         return (writer.trigger(**trigger) if trigger else writer).start()
 
     def run(self, *rows: tuple[str, int, float]) -> list[tuple[Any, ...]]:
@@ -176,8 +177,15 @@ def test_every_aggregate_is_known_by_the_definition_of_its_query(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     calls = [call for calls in CALLS.values() for call in calls]
-    names = {"n": "v", "i": "cast(v as int)", "x": "cast(v as double)", "s": "id", "u": "v",
-             "d": "cast(v as decimal(12,2))", "flag": "v > 0"}  # fmt: skip
+    names = {
+        "n": "v",
+        "i": "cast(v as int)",
+        "x": "cast(v as double)",
+        "s": "id",
+        "u": "v",
+        "d": "cast(v as decimal(12,2))",
+        "flag": "v > 0",
+    }
 
     def pipeline(rows: Any) -> Any:
         given = rows.select("id", *[F.expr(text).alias(name) for name, text in names.items()])
@@ -249,8 +257,9 @@ def test_values_maps_lists_and_timers_of_a_processor_are_repaired(
     stream.repair(store=TIMERS, set=[due, later])
     stream.repair(store=TIMERS, delete=later["key"])
     assert stream.run(("b", 1, 6)) == [
-        ("b", "rows", 1, "1:1", "1"), ("a", "timer", 101, "1:41,7:70", "8,2,9,1"),
-    ]  # fmt: skip
+        ("b", "rows", 1, "1:1", "1"),
+        ("a", "timer", 101, "1:41,7:70", "8,2,9,1"),
+    ]
     assert stream.run(("b", 1, 120))[1:] == []
     assert stream.state(TIMERS) == {}
 

@@ -180,9 +180,14 @@ def repair(
     site = open_site(location, checkpoint, options)
     given = RepairInput(set, delete, delete_where, rows)
     return plan_repair(
-        site, given, operator=operator, store=store, partials=partials, deliver=deliver,
+        site,
+        given,
+        operator=operator,
+        store=store,
+        partials=partials,
+        deliver=deliver,
         reason=reason,
-    )  # fmt: skip
+    )
 
 
 def plan_repair(

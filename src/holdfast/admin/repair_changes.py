@@ -138,9 +138,13 @@ class ChangeFinder:
             self._rules.check_key(row.key, entry, is_new=is_new)
             value = self._rules.value(row.cells, before)
             expires = self._rules.expiry(
-                row.expires_ms, value, before_ms, entry, is_new=is_new,
+                row.expires_ms,
+                value,
+                before_ms,
+                entry,
+                is_new=is_new,
                 has_ttl=is_new and self._has_ttl(position),
-            )  # fmt: skip
+            )
         moves = not is_new and expires != before_ms
         return KeyChange(entry.index, row.key, before, value, expires, moves)
 

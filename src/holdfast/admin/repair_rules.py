@@ -191,9 +191,15 @@ class StoreRules:
     # -- expiry --------------------------------------------------------------------------------
 
     def expiry(
-        self, given_ms: int | None, value: Row, before_ms: int | None, part: PartitionEntry,
-        *, is_new: bool, has_ttl: bool,
-    ) -> int | None:  # fmt: skip
+        self,
+        given_ms: int | None,
+        value: Row,
+        before_ms: int | None,
+        part: PartitionEntry,
+        *,
+        is_new: bool,
+        has_ttl: bool,
+    ) -> int | None:
         """When a row that is set expires: as it did, as was given, or as its value says.
 
         Raises InvalidArgument where a new row needs an expiry, and where it has expired.

@@ -198,10 +198,18 @@ def repair(
 
     def make(progress: object) -> admin.OperationPlan:
         return admin.repair(
-            root, set=wanted or None, delete=[admin.KeyText(key) for key in delete or ()] or None,
-            delete_where=where, rows=rows, partials=partials, deliver=deliver, operator=operator,
-            store=store, reason=reason, checkpoint=checkpoint,
-        )  # fmt: skip
+            root,
+            set=wanted or None,
+            delete=[admin.KeyText(key) for key in delete or ()] or None,
+            delete_where=where,
+            rows=rows,
+            partials=partials,
+            deliver=deliver,
+            operator=operator,
+            store=store,
+            reason=reason,
+            checkpoint=checkpoint,
+        )
 
     commands.run(json, lambda to: operations.operate(to, "repair", make, dry_run, yes))
 

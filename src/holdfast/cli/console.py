@@ -177,14 +177,20 @@ class ConsoleOutput(Output):
         for store in stores:
             self._title(f"operator {store.operator}, store {store.store}")
             table = self._grid(
-                Column("column"), Column("type"), Column("in"), wrapping("part of"),
+                Column("column"),
+                Column("type"),
+                Column("in"),
+                wrapping("part of"),
                 wrapping("repaired"),
-            )  # fmt: skip
+            )
             for column in store.columns:
                 table.add(
-                    column.name, column.type, column.place, column.aggregate or "–",
+                    column.name,
+                    column.type,
+                    column.place,
+                    column.aggregate or "–",
                     column.repaired,
-                )  # fmt: skip
+                )
             self._show(table)
 
     def history(self, root: RootInfo, lines: Sequence[VersionInfo]) -> None:

@@ -35,6 +35,7 @@ DEFINED_TWICE = {
     "tag": "a command, and what makes its plan",
     "rollback": "a command, and what makes its plan",
     "untag": "a command, and what makes its plan",
+    "repair": "a command, and what makes its plan",
 }
 
 

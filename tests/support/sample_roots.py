@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from holdfast.engine.versions.first import new_store_entry
 from holdfast.engine.versions.log import VersionLog
 from holdfast.ids import TIMERS
 from holdfast.streams.processors.variables import TIMER_VARIABLE, Variable
-from holdfast.types import parse_schema
+from holdfast.types import ArrayType, Field, Schema, StringType, StructType, parse_schema
 
 NOON_MS = 1_767_268_800_000
 """Noon of 2026-01-01."""
@@ -124,10 +125,45 @@ def processor(root: Path) -> Path:
     return _committed(root, shapes, [begun, then])
 
 
+DEFINITION = {
+    "operator": "stateStoreSave",
+    "keys": "user, window",
+    "aggregate total": "sum(amount)",
+    "aggregate price": "sum(price)",
+    "aggregate n": "count(1)",
+    "aggregate mean": "avg(amount)",
+    "aggregate spread": "stddev(amount)",
+    "aggregate users": "approx_count_distinct(other)",
+    "aggregate last": "last(name) kept in last_, last_seen",
+    "aggregate names": "collect_set(name)",
+}
+"""What the query of `aggregation` says of its operator."""
+
+
+def aggregation(root: Path) -> Path:
+    """The state of an aggregation by windows, up to NOON_MS evicted: "a" at noon and after it."""
+    key = "user string, end timestamp"
+    value = (
+        "total long, price decimal(22,2), price_seen boolean, n long, mean_sum double, "
+        "mean_count long, spread_count double, spread_mean double, spread_square double, "
+        "users long, users_sketch binary, last_ string, last_seen boolean"
+    )
+    row = (5, None, False, 2, 5.0, 2, 2.0, 2.5, 0.5, 1, b"sketch", "x", True, ["x"])
+    noon = datetime.fromtimestamp(NOON_MS / 1000, UTC)
+    names = Field("names", ArrayType(StringType(), contains_null=False))
+    values = Schema(StructType((*parse_schema(value).fields, names)))
+    shape = StoreShape.of(parse_schema(key), values, 1, 0)
+    rows = [(("a", noon), row), (("a", noon + timedelta(minutes=5)), row)]
+    scope = {"kind": "query", "id": "s", "operators": [DEFINITION]}
+    return _committed(root, {(0, "default"): shape}, [{(0, "default"): rows}], scope, NOON_MS)
+
+
 def _committed(
     root: Path,
     shapes: Mapping[tuple[int, str], StoreShape],
     changes: Sequence[Mapping[tuple[int, str], Sequence[tuple[Any, Any]]]],
+    scope: Mapping[str, Any] | None = None,
+    evicted_ms: int | None = None,
 ) -> Path:
     """A root of two partitions with a version for each of `changes`: keys with values, or None."""
     runtime = Runtime.system()
@@ -146,7 +182,9 @@ def _committed(
                 num_cols_prefix_key=shape.prefix,
             )
             stores.append(provider)
-    base = Manifest(0, None, runtime.new_id(), runtime.new_id(), 0, 0, HASH_NAME, operators)
+    base = Manifest(
+        0, None, runtime.new_id(), runtime.new_id(), 0, 0, HASH_NAME, operators, scope=scope or {}
+    )
     log.publish(base, 1, runtime.monotonic_ms())
     committer = Committer(log, runtime, StateStoreConf.empty)
     for version, written in enumerate(changes):
@@ -154,6 +192,8 @@ def _committed(
         for provider in stores:
             store = provider.get_store(version)
             _put_where_it_belongs(store, provider, written)
+            if evicted_ms is not None:
+                store.raise_evict_bound(evicted_ms * 1000)
             store.commit()
             prepared.append(store.prepared)
         base = committer.commit(

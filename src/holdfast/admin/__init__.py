@@ -3,6 +3,8 @@
 from holdfast.admin.copy import CopyJob, CopyPlan, CopyResult, plan_copy
 from holdfast.admin.fork import ForkPlan, fork
 from holdfast.admin.plan import OperationPlan, OperationResult
+from holdfast.admin.repair import RepairedKey, RepairPlan, repair
+from holdfast.admin.repair_input import KeyText
 from holdfast.admin.rollback import RollbackPlan, rollback
 from holdfast.admin.tags import TagPlan, tag, untag
 
@@ -11,12 +13,16 @@ __all__ = [
     "CopyPlan",
     "CopyResult",
     "ForkPlan",
+    "KeyText",
     "OperationPlan",
     "OperationResult",
+    "RepairPlan",
+    "RepairedKey",
     "RollbackPlan",
     "TagPlan",
     "fork",
     "plan_copy",
+    "repair",
     "rollback",
     "tag",
     "untag",

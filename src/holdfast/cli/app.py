@@ -89,6 +89,12 @@ def show(
     files: Annotated[
         bool, typer.Option("--files", help="Also show the files that the version is read from.")
     ] = False,
+    schema: Annotated[
+        bool,
+        typer.Option(
+            "--schema", help="Show the columns instead: their types, and how a repair sets them."
+        ),
+    ] = False,
     operator: OperatorOption = None,
     store: Store = None,
     partition: Partition = None,
@@ -98,6 +104,8 @@ def show(
     from holdfast.cli import commands
 
     chosen = commands.Selection(root, operator, store, partition)
+    if schema:
+        commands.run(json, lambda to: commands.schema(to, chosen, at))
     commands.run(json, lambda to: commands.show(to, chosen, at, files))
 
 

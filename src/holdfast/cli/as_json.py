@@ -11,6 +11,7 @@ from typing import TextIO
 import pyarrow as pa
 
 from holdfast.admin import CopyPlan, CopyResult
+from holdfast.admin.columns import StoreColumns, columns_json
 from holdfast.admin.doctor import Check
 from holdfast.admin.json import checks_json, copy_plan_json, copy_result_json, journal_json
 from holdfast.admin.plan import OperationPlan, OperationResult
@@ -43,6 +44,9 @@ class JsonOutput(Output):
         self, root: RootInfo, version: VersionDetails, chains: Sequence[PartitionChain] | None
     ) -> None:
         _print(shapes.version_json(root, version, chains))
+
+    def columns(self, location: str, version: int, stores: Sequence[StoreColumns]) -> None:
+        _print(columns_json(location, version, stores))
 
     def history(self, root: RootInfo, lines: Sequence[VersionInfo]) -> None:
         _print(shapes.history_json(root, lines))

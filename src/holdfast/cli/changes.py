@@ -190,4 +190,90 @@ def fork(
     commands.run(json, lambda to: operations.operate(to, "fork", make, dry_run, yes))
 
 
-COMMANDS = (tag, untag, rollback, fork)
+def repair(
+    root: Changed,
+    wanted: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="JSON",
+            help='{"key": …, "value": {…}}, or an array of those: columns that are left out stay. '
+            '"expires" says when a row expires. Several times for several keys.',
+            show_default=False,
+        ),
+    ] = None,
+    delete: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--delete",
+            metavar="KEY",
+            help="A key to remove: a cell, or a JSON array or object of its columns.",
+            show_default=False,
+        ),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--delete-where",
+            metavar="FILTER",
+            help="Remove all keys that a filter finds, as that of scan --where.",
+            show_default=False,
+        ),
+    ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="A file with key and value columns to set: .parquet, .jsonl or .csv.",
+            show_default=False,
+        ),
+    ] = None,
+    partials: Annotated[
+        bool,
+        typer.Option(
+            "--partials",
+            help="Set aggregates by all of their stored columns, as show --schema names them.",
+        ),
+    ] = False,
+    deliver: Annotated[
+        bool,
+        typer.Option(
+            "--deliver", help="Have the next start of the query send the rows to its sink."
+        ),
+    ] = False,
+    operator: Annotated[
+        int | None, typer.Option("--operator", help="The operator.", show_default=False)
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", help="The name of the store.", show_default=False)
+    ] = None,
+    checkpoint: CheckpointOption = None,
+    reason: Reason = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Set or remove keys of one store, as a new version. A running stream stops."""
+    from holdfast import admin
+    from holdfast.cli import commands, operations
+
+    def make(progress: object) -> admin.OperationPlan:
+        return admin.repair(
+            root,
+            set=wanted or None,
+            delete=[admin.KeyText(key) for key in delete or ()] or None,
+            delete_where=where,
+            rows=rows,
+            partials=partials,
+            deliver=deliver,
+            operator=operator,
+            store=store,
+            reason=reason,
+            checkpoint=checkpoint,
+        )
+
+    commands.run(json, lambda to: operations.operate(to, "repair", make, dry_run, yes))
+
+
+COMMANDS = (tag, untag, rollback, fork, repair)

@@ -11,6 +11,7 @@ import typer
 
 from holdfast import reading
 from holdfast.admin import plan_copy
+from holdfast.admin.columns import store_columns
 from holdfast.admin.doctor import examine, is_healthy
 from holdfast.backends.locations import open_storage
 from holdfast.cli.as_json import JsonOutput
@@ -116,6 +117,15 @@ def show(output: Output, chosen: Selection, at: str | None, files: bool) -> Exit
     if files:
         chains = root.chains(version.version, chosen.operator, chosen.store, chosen.partition)
     output.version(root.info(), version, chains)
+    return Exit.OK
+
+
+def schema(output: Output, chosen: Selection, at: str | None) -> Exit:
+    """Show the columns of the stores of one version."""
+    root = chosen.open_root()
+    version = root.version(at, chosen.operator, chosen.store, chosen.partition).version
+    stores = store_columns(root.manifest(version), chosen.operator, chosen.store)
+    output.columns(root.location, version, stores)
     return Exit.OK
 
 

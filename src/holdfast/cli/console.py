@@ -24,6 +24,7 @@ from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
 from holdfast.admin import CopyPlan, CopyResult
+from holdfast.admin.columns import StoreColumns
 from holdfast.admin.doctor import Check
 from holdfast.admin.plan import OperationPlan, OperationResult
 from holdfast.cli.contents import (
@@ -170,6 +171,27 @@ class ConsoleOutput(Output):
             for part in segment.fallbacks:
                 add_segment(table, part, "  or ")
         self._show(table)
+
+    def columns(self, location: str, version: int, stores: Sequence[StoreColumns]) -> None:
+        self._facts({"root": location, "version": str(version)})
+        for store in stores:
+            self._title(f"operator {store.operator}, store {store.store}")
+            table = self._grid(
+                Column("column"),
+                Column("type"),
+                Column("in"),
+                wrapping("part of"),
+                wrapping("repaired"),
+            )
+            for column in store.columns:
+                table.add(
+                    column.name,
+                    column.type,
+                    column.place,
+                    column.aggregate or "–",
+                    column.repaired,
+                )
+            self._show(table)
 
     def history(self, root: RootInfo, lines: Sequence[VersionInfo]) -> None:
         waits = any(line.removable_from_ms is not None for line in lines)

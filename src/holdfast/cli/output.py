@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 import pyarrow as pa
 
 from holdfast.admin import CopyPlan, CopyResult
+from holdfast.admin.columns import StoreColumns
 from holdfast.admin.doctor import Check
 from holdfast.admin.plan import OperationPlan, OperationResult
 from holdfast.engine.versions.journal import JournalLine
@@ -39,6 +40,10 @@ class Output(ABC):
         self, root: RootInfo, version: VersionDetails, chains: Sequence[PartitionChain] | None
     ) -> None:
         """Print one version, with `chains` if its files were asked for."""
+
+    @abstractmethod
+    def columns(self, location: str, version: int, stores: Sequence[StoreColumns]) -> None:
+        """Print the columns of some stores, and how a repair sets them."""
 
     @abstractmethod
     def history(self, root: RootInfo, lines: Sequence[VersionInfo]) -> None:

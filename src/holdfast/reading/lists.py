@@ -82,6 +82,10 @@ class ListCounter:
             return key
         return (*key[:-1], positions[at]) if 0 <= at < len(positions) else None
 
+    def length(self, group: Row) -> int:
+        """How many entries the list of a grouping key has."""
+        return len(self._positions(self._groups.hashable(group), group))
+
     def _positions(self, name: Row, group: Row) -> Sequence[int]:
         """The positions of one list, ascending."""
         if name not in self._lists and not self._has_all:

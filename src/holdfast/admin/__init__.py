@@ -1,11 +1,13 @@
 """Operations on a whole root that write, each from a plan that is data and changes nothing."""
 
+from holdfast.admin.clean_up import CleanUpPlan, gc
 from holdfast.admin.copy import CopyJob, CopyPlan, CopyResult, plan_copy
 from holdfast.admin.plan import OperationPlan, OperationResult
 from holdfast.admin.rollback import RollbackPlan, rollback
 from holdfast.admin.tags import TagPlan, tag, untag
 
 __all__ = [
+    "CleanUpPlan",
     "CopyJob",
     "CopyPlan",
     "CopyResult",
@@ -13,6 +15,7 @@ __all__ = [
     "OperationResult",
     "RollbackPlan",
     "TagPlan",
+    "gc",
     "plan_copy",
     "rollback",
     "tag",

@@ -128,4 +128,34 @@ def rollback(
     commands.run(json, lambda to: operations.operate(to, "rollback", make, dry_run, yes))
 
 
-COMMANDS = (tag, untag, rollback)
+def gc(
+    root: Changed,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            "--keep",
+            metavar="N",
+            min=2,
+            help="How many versions stay.",
+            show_default="as many as the writer keeps",
+        ),
+    ] = None,
+    reason: Reason = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Remove versions and files that no retained version needs. Works beside a stream.
+
+    Versions with a tag stay, and the others for the writer's grace period.
+    """
+    from holdfast import admin
+    from holdfast.cli import commands, operations
+
+    def make(progress: Progress) -> admin.OperationPlan:
+        return admin.gc(root, keep=keep, reason=reason)
+
+    commands.run(json, lambda to: operations.operate(to, "gc", make, dry_run, yes))
+
+
+COMMANDS = (tag, untag, rollback, gc)

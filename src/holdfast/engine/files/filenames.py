@@ -17,7 +17,7 @@ STATE_FOLDER = "holdfast"
 """The folder of a query's checkpoint that its state is in."""
 SEGMENT_KINDS = ("delta", "merge", "snapshot")
 PACK, OUTBOX = "pack", "outbox"
-_COPY = ".copy"
+_COPY, _DONE = ".copy", ".done"
 _FOLDERS = frozenset({VERSIONS, PACKS, TAGS, RETIRING, DELIVERED, OUTBOXES, CLAIMS, OPERATIONS})
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 _JUMP = re.compile(rf"{VERSIONS}/(?P<version>\d{{1,18}})\.number-(?P<number>\d{{1,18}})")
@@ -151,12 +151,18 @@ def operation_path(version: int, operation_id: str) -> str:
 
 def done_path(version: int, operation_id: str) -> str:
     """Where the journal notes that an operation has made its version."""
-    return f"{operation_path(version, operation_id)}.done"
+    return operation_path(version, operation_id) + _DONE
 
 
 def is_operation(path: str) -> bool:
     """Whether that is an entry of the journal."""
     return _OPERATION.fullmatch(path) is not None
+
+
+def operation_version(path: str) -> int | None:
+    """The version in the name of an entry of the journal, or of its note; None for other files."""
+    match = _OPERATION.fullmatch(path.removesuffix(_DONE))
+    return None if match is None else int(match[1])
 
 
 def retiring_path(attempt: str) -> str:

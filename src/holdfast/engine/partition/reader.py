@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.arrays import Hashes, Mask
+from holdfast.engine.arrays import Hashes, Index, Mask
 from holdfast.engine.files.blocks import BadSegment
 from holdfast.engine.hashing.spark_hash import KeyHasher
 from holdfast.engine.partition.bounds import Bounds, IndexRange
@@ -62,15 +62,37 @@ class PartitionReader:
         """The keys in their order, their values and `_found`."""
         keys = as_table(keys)
         columns = self._key_columns(keys)
-        hashes = self._hashes(keys, columns)
-        order = np.argsort(hashes)
-        sorted_hashes, at = hashes[order], pa.array(order)
-        sorted_keys = [canonical_column(column).take(at) for column in columns]
+        sorted_hashes, sorted_keys, order = self._sorted(keys, columns)
         found, sorted_values = self._find(sorted_hashes, sorted_keys)
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
         values = [column.take(pa.array(back)) for column in sorted_values]
         return self._table(columns, values, found[back])
+
+    def expiries(self, keys: pa.Table) -> pa.Array:
+        """When each of the keys expires, in ms; null for one that never does, or is not there."""
+        keys = as_table(keys)
+        sorted_hashes, sorted_keys, order = self._sorted(keys, self._key_columns(keys))
+
+        def work(view: SegmentStack) -> Hashes:
+            found = np.full(len(order), NEVER, np.int64)
+            for rows, at, to in view.lookup(sorted_hashes, sorted_keys).parts:
+                if rows.expires is not None:
+                    found[to] = rows.expires[at]
+            return found
+
+        expires = np.empty(len(order), np.int64)
+        expires[order] = self._read(work)
+        return pa.array(expires, mask=expires == NEVER)
+
+    def _sorted(
+        self, table: pa.Table, keys: list[pa.Array]
+    ) -> tuple[Hashes, list[pa.Array], Index]:
+        """Keys in the order of their hashes, with these, and the rows they come from."""
+        hashes = self._hashes(table, keys)
+        order = np.argsort(hashes)
+        at = pa.array(order)
+        return hashes[order], [canonical_column(column).take(at) for column in keys], order
 
     def _find(self, hashes: Hashes, keys: list[pa.Array]) -> tuple[Mask, list[pa.Array]]:
         """Which of the sorted keys exist, and their values.

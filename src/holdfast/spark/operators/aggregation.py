@@ -31,8 +31,8 @@ from holdfast.spark.operators.columns import (
 )
 from holdfast.spark.operators.functions import Partials, take_apart
 from holdfast.spark.operators.operator import LATE, Operator, TaskSettings, ViewSource
-from holdfast.spark.state.definition import AGGREGATE
 from holdfast.streams.aggregates.merging import Merge
+from holdfast.streams.aggregates.stored import AGGREGATE
 from holdfast.streams.tasks.aggregation import ROWS, AggregationTask
 from holdfast.streams.tasks.session import SessionTask
 from holdfast.streams.tasks.sliding import SlidingTask

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidArgument
+from holdfast.streams.aggregates.stored import AGGREGATE
 
 Definition = Mapping[str, str]
-AGGREGATE = "aggregate "
-"""How the definition of an aggregate begins; its name follows."""
 _RANDOM_VIEW = re.compile(r"\b_pyspark_[0-9a-f]{32}\.")
 """How PySpark's `sql` calls a frame that it is given: another name at every start."""
 _LONGEST_TEXT = 300

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from holdfast.checkpoint import SparkCheckpoint
 from holdfast.engine.files.filenames import DELIVERED, delivered_path
-from holdfast.engine.files.manifest import Manifest, delivered_notes
+from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.storage import Storage
+from holdfast.engine.versions.delivered import (
+    PreviousVersion,
+    is_known_delivered,
+    is_noted,
+    is_tick,
+)
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import VersionNotFound
 from holdfast.spark.pipeline.spec import QuerySpec
@@ -23,9 +29,6 @@ from holdfast.streams.outbox import Emission, OutboxReader
 from holdfast.streams.output import StoredOutput
 from holdfast.streams.tasks.task import StoreSpec
 from holdfast.streams.watermark import Watermarks
-
-PreviousVersion = Callable[[], Manifest | None]
-"""Gives the version before one; None where it is not there."""
 
 
 def stored_before(versions: VersionLog, manifest: Manifest) -> Manifest | None:
@@ -76,24 +79,17 @@ class DeliveryLog:
         is_settled = self._settled == manifest.version
         if manifest.version < 2 or is_settled or self.is_noted(manifest):
             return False
-        earlier = before()
-        return earlier is None or earlier.batch == manifest.batch
+        return is_tick(manifest, before)
 
     def is_delivered(self, manifest: Manifest, before: PreviousVersion) -> bool:
         """Whether a version has surely reached the sink."""
-        is_settled = self._settled == manifest.version
-        if is_settled or manifest.version == 0 or _is_fill(manifest) or self.is_noted(manifest):
+        if self._settled == manifest.version:
             return True
-        if self.is_leftover(manifest, before):
-            return False
-        assert manifest.batch is not None
-        return self._checkpoint.is_committed(manifest.batch["id"])
+        return is_known_delivered(self._storage, manifest, before, self._checkpoint)
 
     def is_noted(self, manifest: Manifest) -> bool:
         """Whether it is written down that a version was delivered, or has nothing to deliver."""
-        if (manifest.delivered_through or 0) >= manifest.version:
-            return True
-        return any(self._storage.size(path) is not None for path in delivered_notes(manifest))
+        return is_noted(self._storage, manifest)
 
     def note(self, manifest: Manifest) -> None:
         """Spare the next start a second delivery; earlier notes have served.
@@ -107,14 +103,6 @@ class DeliveryLog:
         for blob in self._storage.list(DELIVERED):
             if blob.path != own:
                 self._storage.delete(blob.path)
-
-
-def _is_fill(manifest: Manifest) -> bool:
-    """Whether a version only holds what operators start with.
-
-    A tick may follow on it before the first batch; that one is delivered as any other.
-    """
-    return manifest.version == 1 and manifest.batch is None
 
 
 class Delivery:
@@ -164,13 +152,16 @@ class Delivery:
             parts = [Emission.from_json(part) for part in manifest.outbox]
             return self._query_output.output_frames.reader(parts)
         marks = stage_marks(self._spec.stages, Watermarks.of(manifest.watermark))[last.stage].stage
-        evicts = self._spec.mode == "append" and last.operator.key_index is not None
+        above = upto = None
+        if self._spec.mode == "append" and last.operator.key_index is not None:
+            above = _evicted_before(last.store, before(), marks.late_us)
+            upto = marks.evict_us if manifest.operation is None else above  # those evict nothing
         return StoredOutput(
             store=last.store,
             version=manifest.version,
             mode=self._spec.mode,
-            above=_evicted_before(last.store, before(), marks.late_us) if evicts else None,
-            upto=marks.evict_us if evicts else None,
+            above=above,
+            upto=upto,
         )
 
 

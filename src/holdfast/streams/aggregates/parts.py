@@ -18,12 +18,14 @@ import pyarrow.compute as pc
 
 from holdfast.engine.hashing.spark_hash import xxhash64
 from holdfast.streams.aggregates.sketches import header, precision_of
-from holdfast.types import ArrayType, AtomicType, DataType, DecimalType
+from holdfast.types import ArrayType, AtomicType, DataType, DecimalType, Row
 
 PartialColumns = list[pa.Array]
 LONG, DOUBLE, BOOLEAN = AtomicType("long"), AtomicType("double"), AtomicType("boolean")
 BINARY = AtomicType("binary")
 FRACTIONAL = frozenset(map(AtomicType, ("float", "double")))
+SKETCH = "_sketch"
+"""The suffix of the column with the sketch that an estimate is of."""
 _EXACT = Context(prec=80)
 
 
@@ -65,13 +67,16 @@ class Parts:
 
     `merge` is a key of `merging.KINDS`. `finish` is SQL in which `$_sum` stands for the column with
     the suffix `_sum`, and `finish_columns` does the same in Arrow. Without them the value is the
-    first column.
+    first column. `from_value` is the way back: the cells of the columns that end in a value and
+    merge as if rows had made them, or None for a value that does not determine them. Without it
+    no value does.
     """
 
     partials: tuple[Partial, ...]
     merge: str
     finish: str | None = None
     finish_columns: Callable[[PartialColumns], pa.Array] = _alone
+    from_value: Callable[[Any], Row | None] | None = None
 
     def finish_sql(self, names: Sequence[str]) -> str | None:
         """`finish` over columns of these names, which are quoted where they have to be."""
@@ -81,13 +86,26 @@ class Parts:
         return Template(self.finish).substitute(dict(zip(suffixes, names, strict=True)))
 
 
+def _any_value(value: Any) -> Row | None:
+    return (value,)
+
+
+def _seen_value(value: Any) -> Row | None:
+    return None if value is None else (value, True)
+
+
+def _number_of_rows(value: Any) -> Row | None:
+    return None if value is None or value < 0 else (value,)
+
+
 def itself(
     merge: str, batch: str, held: Callable[[DataType], DataType] = lambda kind: kind
 ) -> Callable[[FunctionCall], Parts]:
     """A function whose value is its one partial column, and over one row is the cell."""
 
     def parts(call: FunctionCall) -> Parts:
-        return Parts((Partial("", held(call.inputs[0]), batch, _alone),), merge)
+        partial = Partial("", held(call.inputs[0]), batch, _alone)
+        return Parts((partial,), merge, from_value=_any_value)
 
     return parts
 
@@ -97,9 +115,10 @@ def sum_of(call: FunctionCall) -> Parts:
     held = _sum_type(call.inputs[0])
     added = Partial("", held, "sum(x1)", lambda c: c[0].cast(held.arrow))
     if not isinstance(held, DecimalType):
-        return Parts((added,), "sum")
+        return Parts((added,), "sum", from_value=_any_value)
     seen = Partial("_seen", BOOLEAN, "max(x1 IS NOT NULL)", _is_there, later=True)
-    return Parts((added, seen), "sum_seen")
+    # A sum that is null is of nothing, or it did overflow.
+    return Parts((added, seen), "sum_seen", from_value=_seen_value)
 
 
 def _sum_type(kind: DataType) -> DataType:
@@ -118,7 +137,8 @@ def count(call: FunctionCall) -> Parts:
             there = pc.and_(there, column.is_valid())
         return there.cast(pa.int64())
 
-    return Parts((Partial("", LONG, f"count({', '.join(names)})", row, 0),), "count")
+    partial = Partial("", LONG, f"count({', '.join(names)})", row, 0)
+    return Parts((partial,), "count", from_value=_number_of_rows)
 
 
 def count_if(call: FunctionCall) -> Parts:
@@ -127,7 +147,8 @@ def count_if(call: FunctionCall) -> Parts:
     def row(columns: PartialColumns) -> pa.Array:
         return pc.fill_null(columns[0], False).cast(pa.int64())
 
-    return Parts((Partial("", LONG, "count_if(x1)", row, 0),), "count")
+    partial = Partial("", LONG, "count_if(x1)", row, 0)
+    return Parts((partial,), "count", from_value=_number_of_rows)
 
 
 def average(call: FunctionCall) -> Parts:
@@ -189,6 +210,7 @@ def first_or_last(merge: str) -> Callable[[FunctionCall], Parts]:
                 Partial("_seen", BOOLEAN, f"coalesce(max({counts}), false)", seen, False),
             ),
             merge,
+            from_value=_seen_value,  # null is a value that was seen, or there was none
         )
 
     return parts
@@ -225,7 +247,13 @@ def array_of(merge: str) -> Callable[[FunctionCall], Parts]:
             offsets = pa.array(np.concatenate([[0], np.cumsum(there)]), pa.int32())
             return pa.ListArray.from_arrays(offsets, columns[0].drop_null(), type=held.arrow)
 
-        return Parts((Partial("", held, f"collect_{merge}(x1)", row, []),), merge)
+        partial = Partial("", held, f"collect_{merge}(x1)", row, [])
+
+        def elements(value: Any) -> Row | None:
+            repeats = merge == "set" and len(set(map(repr, value or ()))) < len(value or ())
+            return None if value is None or repeats else (value,)
+
+        return Parts((partial,), merge, from_value=elements)
 
     return parts
 
@@ -254,7 +282,7 @@ def distinct_estimate(call: FunctionCall) -> Parts:
                 0,
             ),
             Partial(
-                "_sketch",
+                SKETCH,
                 BINARY,
                 f"concat(X'{start.hex()}', unhex(array_join({texts}, '')))",
                 sketch,

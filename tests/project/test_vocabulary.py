@@ -34,6 +34,7 @@ DEFINED_TWICE = {
     "tag": "a command, and what makes its plan",
     "rollback": "a command, and what makes its plan",
     "untag": "a command, and what makes its plan",
+    "compact": "a command, and what makes its plan",
     "gc": "a command, and what makes its plan",
 }
 

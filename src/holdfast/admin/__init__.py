@@ -1,6 +1,7 @@
 """Operations on a whole root that write, each from a plan that is data and changes nothing."""
 
 from holdfast.admin.clean_up import CleanUpPlan, gc
+from holdfast.admin.compaction import CompactPlan, PartitionToMerge, compact
 from holdfast.admin.copy import CopyJob, CopyPlan, CopyResult, plan_copy
 from holdfast.admin.plan import OperationPlan, OperationResult
 from holdfast.admin.rollback import RollbackPlan, rollback
@@ -8,13 +9,16 @@ from holdfast.admin.tags import TagPlan, tag, untag
 
 __all__ = [
     "CleanUpPlan",
+    "CompactPlan",
     "CopyJob",
     "CopyPlan",
     "CopyResult",
     "OperationPlan",
     "OperationResult",
+    "PartitionToMerge",
     "RollbackPlan",
     "TagPlan",
+    "compact",
     "gc",
     "plan_copy",
     "rollback",

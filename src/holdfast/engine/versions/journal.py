@@ -106,7 +106,9 @@ class Journal:
         Another version has the number that each wanted. Requires: whoever removes a version that an
         operation made has noted before that the operation was done, as clean-up does.
         """
-        open_lines = [line for line in self.lines() if not line.is_done]
+        open_lines = [
+            line for line in self.lines() if line.entry.makes_version and not line.is_done
+        ]
         listed = [blob.path for blob in self._storage.list(VERSIONS)]
         newest = max(filter(None, map(manifest_version, listed)), default=0)
         # Of a manifest that was moved away nobody can tell whose it is.

@@ -2,8 +2,8 @@
 
     python benchmarks/operations.py [--small] [--only fork] [--on FOLDER]
 
-Each figure is the median of several operations on a local disk, each from its plan to its end. FOLDER
-is where the roots are made, the temporary folder by default.
+Each figure is the median of several operations on a local disk, each from its plan to its end.
+FOLDER is where the roots are made, the temporary folder by default.
 """
 
 from __future__ import annotations

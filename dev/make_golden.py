@@ -2,9 +2,10 @@
 
     .venv/bin/python dev/make_golden.py [FOLDER]
 
-The default folder is tests/recovery/golden/format-<n>. Clocks and ids are made up, so with the
-pinned pyarrow the bytes are the same each time. Files of a format that was released are never
-written again: when the format changes, this script writes the next folder, and both are tested.
+It writes a folder format-<n> for each format, by default below tests/recovery/golden. Clocks and
+ids are made up, so with the pinned pyarrow the bytes are the same each time. Files of a format that
+was released are never written again: when the format changes, this script writes the next folder,
+and both are tested.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import itertools
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -24,14 +26,19 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
+from holdfast.admin import site as admin_site
+from holdfast.admin.rollback import plan_rollback
+from holdfast.admin.site import Site
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
-from holdfast.engine.files import manifest, segment_writer
+from holdfast.engine.files import manifest_codec, segment_writer
+from holdfast.engine.files.filenames import CLAIMS
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions import compaction
 from holdfast.engine.versions.log import VersionLog
 from holdfast.ids import StateStoreId
+from holdfast.reading import Root
 from holdfast.reading.cells import row_json
 from holdfast.standalone import open_on
 from holdfast.types import parse_schema
@@ -109,6 +116,18 @@ def few_events() -> Iterator[list[tuple[str, Any]]]:
     yield [("evict", 30), ("put", (("Sankar", 600), (7, "last"), 2**62))]
 
 
+def gone_back() -> Iterator[list[tuple[str, Any]]]:
+    """A history that went back once, and on from there: keys, bounds and counts return."""
+    yield [("put", (("Jade", 10 * i), (i, "n" * (i % 13)), None)) for i in range(20)]
+    yield [("put", (("Sankar", 0), (-1, None), 900)), ("remove", ("Jade", 10))]
+    yield [("evict", 50), ("put", (("session", 2000), (1, "a mistake"), None))]
+    yield [("expire", 1000), ("remove", ("Jade", 120))]
+    yield [("rollback", 2)]
+    yield [("put", (("Łucja", 640), (7, "after"), None)), ("remove", ("Jade", 30))]
+    yield [("evict", 20), ("put", (("Jade", 120), (8, "again"), None))]
+    yield [("put", (("Sankar", 600), (9, "last"), 2**62))]
+
+
 def every_type() -> Iterator[list[tuple[str, Any]]]:
     """Rows of every type: usual values, the ends of each range, nulls, NaN and zeros."""
     moment = datetime(2024, 2, 29, 23, 59, 59, 999_999)
@@ -167,6 +186,17 @@ SPECS = (
 )  # fmt: skip
 
 
+SPECS_GONE_BACK = (
+    Spec(
+        "gone-back-zstd", *EVENTS, gone_back,
+        {"pack_threshold_bytes": 2300, "compression": "zstd", "min_versions_to_retain": 5},
+        partitions=2, index=1,
+    ),
+)  # fmt: skip
+"""Roots of the format of versions after a rollback."""
+FORMATS = {manifest_codec.MANIFEST_FORMAT: SPECS, manifest_codec.LINEAGE_FORMAT: SPECS_GONE_BACK}
+
+
 def made_up_runtime() -> Runtime:
     ticks, ids = itertools.count(1_700_000_000_000, 1000), itertools.count(1)
     return Runtime(lambda: next(ticks), lambda: 0, lambda: f"{next(ids):032x}")
@@ -189,10 +219,14 @@ class Writer:
     def __init__(self, spec: Spec, storage: MemoryStorage, runtime: Runtime) -> None:
         conf = StateStoreConf(
             min_deltas_for_snapshot=7,
-            min_versions_to_retain=3,
             grace_period_ms=0,
             maintenance_interval_ms=3_600_000,
-            **{"merge_fanout": 2, "keep_copies": "off", **spec.settings},
+            **{
+                "min_versions_to_retain": 3,
+                "merge_fanout": 2,
+                "keep_copies": "off",
+                **spec.settings,
+            },
         )
         if spec.partitions is None:
             provider = HDFSBackedStateStoreProvider(runtime=runtime, storage=storage)
@@ -220,6 +254,7 @@ class Writer:
             )
             self.versions = VersionLog(storage, runtime)
             self.update, self.maintain, self.close = db.update, db.maintain, db.close
+            self.refresh = db.refresh
 
 
 def write_root(spec: Spec) -> tuple[MemoryStorage, dict[str, Any], dict[int, list[str]]]:
@@ -230,11 +265,18 @@ def write_root(spec: Spec) -> tuple[MemoryStorage, dict[str, Any], dict[int, lis
     found: dict[int, list[str]] = {0: []}
     with small_files():
         writer = Writer(spec, storage, runtime)
+        states = {0: deepcopy(oracle)}
         for changes in spec.life():
-            store = writer.update()
-            for verb, what in changes:
-                apply(store, oracle, verb, what)
-            version = store.commit()
+            if changes and changes[0][0] == "rollback":
+                version = roll_back(storage, runtime, changes[0][1])
+                writer.refresh()
+                oracle = deepcopy(states[changes[0][1]])
+            else:
+                store = writer.update()
+                for verb, what in changes:
+                    apply(store, oracle, verb, what)
+                version = store.commit()
+            states[version] = deepcopy(oracle)
             found[version] = sorted(
                 json.dumps([*row_json(key, k).values(), *row_json(value, v).values()])
                 for k, v in oracle.visible()
@@ -264,6 +306,17 @@ def write_root(spec: Spec) -> tuple[MemoryStorage, dict[str, Any], dict[int, lis
     )
 
 
+def roll_back(storage: MemoryStorage, runtime: Runtime, to: int) -> int:
+    """Go back to a version; nothing of the host that does it stays. The version that it made."""
+    site = Site(Root(storage), runtime, None)
+    with patch.object(admin_site, "_who", return_value="ops@driver-1"):
+        made = plan_rollback(site, to, reason="a mistake").run().version
+    for blob in storage.list(CLAIMS):
+        storage.delete(blob.path)
+    assert made is not None
+    return made
+
+
 def apply(store: Any, oracle: Oracle, verb: str, what: Any) -> None:
     if verb == "put":
         key, value, ends = what
@@ -280,11 +333,11 @@ def apply(store: Any, oracle: Oracle, verb: str, what: Any) -> None:
         oracle.expire = what
 
 
-def write_all(folder: Path) -> None:
-    """Write every root and `expected.json` into a folder, which is emptied first."""
+def write_all(folder: Path, specs: Sequence[Spec]) -> None:
+    """Write roots and their `expected.json` into a folder, which is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
     expected: dict[str, Any] = {"pyarrow": pa.__version__, "roots": {}, "lives": {}}
-    for spec in SPECS:
+    for spec in specs:
         storage, expected["roots"][spec.name], rows = write_root(spec)
         expected["lives"][spec.life.__name__] = rows
         for blob in storage.list(""):
@@ -296,9 +349,8 @@ def write_all(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    target = (
-        Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN / f"format-{manifest.MANIFEST_FORMAT}"
-    )
-    write_all(target)
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN
+    for number, specs in FORMATS.items():
+        write_all(target / f"format-{number}", specs)
     files = [path for path in target.rglob("*") if path.is_file()]
     print(f"{len(files)} files, {sum(path.stat().st_size for path in files):,} bytes in {target}")

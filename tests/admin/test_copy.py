@@ -15,7 +15,7 @@ import xxhash
 from copies import MAKERS, RUNTIME, assert_unfinished, blobs, calls_of, clone, half_copied, opened
 
 import holdfast
-from holdfast import reading
+from holdfast import admin, reading
 from holdfast.admin import copy_transfer, plan_copy
 from holdfast.admin.copy_ends import check_places, choose_versions
 from holdfast.backends.fsspec import FsspecStorage
@@ -25,6 +25,7 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.files.filenames import COPYING, data_file, delivered_path, outbox_path
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.storage import Storage, TooLarge
+from holdfast.engine.versions.journal import Journal
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import (
     Conflict,
@@ -122,6 +123,57 @@ def test_some_versions_bring_only_their_files_and_tags(shop: LocalStorage) -> No
     assert sum(path.startswith("packs/") for path in blobs(tagged)) == 2
     for target in (newest, tagged):
         assert reading.verify(reading.Root(target)).intact
+
+
+def operations(storage: Storage) -> list[tuple[str, int, bool]]:
+    lines = Journal(VersionLog(storage, RUNTIME)).lines()
+    return [(line.entry.kind, line.entry.version, line.is_done) for line in lines]
+
+
+def test_the_journal_comes_along_up_to_the_newest_version_that_is_copied(tmp_path: Path) -> None:
+    source = LocalStorage(sample_roots.rolled_back_shop(tmp_path / "shop"))
+    whole, earlier = MemoryStorage("whole"), MemoryStorage("earlier")
+    plan_copy(source, whole).run()
+    plan_copy(source, earlier, ["..4"]).run()
+    assert operations(whole) == operations(source) == [("rollback", 5, True), ("tag", 4, True)]
+    assert operations(earlier) == [("tag", 4, True)]
+    root = reading.Root(whole)
+    assert [root.manifest(version).lineage for version in root.versions] == [0] * 5 + [1, 1]
+    with open_on(whole, RUNTIME) as db:
+        assert (db.version, db.get(("Sankar",)), db.get(("Jade",))) == (6, (300,), (800,))
+        assert db.at(4).get(("Kun",)) == (100,)
+
+
+def test_a_copy_catches_up_across_a_rollback_and_with_the_journal_alone(
+    shop: LocalStorage,
+) -> None:
+    copy = MemoryStorage("copy")
+    plan_copy(shop, copy).run()
+    admin.rollback(shop.location, 2).run()
+    commit(shop, "Kun", 7)
+    plan_copy(shop, copy).run()
+    assert opened(copy) == [0, 1, 2, 3, 4, 5, 6]
+    admin.tag(shop.location, "later", 6).run()
+    path = next(p for p in blobs(shop) if p.startswith("operations/6-"))
+    copying = plan_copy(shop, copy)
+    assert not copying.plan.is_done
+    copying.run()
+    assert operations(copy) == operations(shop)
+    damaged = MemoryStorage("damaged")
+    damaged.create_if_absent(path, b"half")
+    with pytest.raises(InvalidArgument, match="is not empty"):
+        plan_copy(shop, damaged)
+
+
+def test_a_damaged_entry_of_the_journal_at_the_target_is_written_again(
+    shop: LocalStorage,
+) -> None:
+    admin.tag(shop.location, "later", 4).run()
+    path = next(p for p in blobs(shop) if p.startswith("operations/"))
+    half = half_copied(shop, 12)
+    half.create_if_absent(path, b"x" * 20)
+    plan_copy(shop, half).run()
+    assert blobs(half) == blobs(shop)
 
 
 def test_files_that_belong_to_the_place_or_to_nobody_stay_behind(shop: LocalStorage) -> None:

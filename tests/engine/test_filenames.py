@@ -13,8 +13,12 @@ from holdfast.engine.files.filenames import (
     SEGMENT_KINDS,
     DataFile,
     data_file,
+    done_path,
+    is_operation,
     manifest_path,
     manifest_version,
+    operation_path,
+    operation_version,
     pack_path,
     segment_path,
     tag_name,
@@ -37,6 +41,16 @@ HOSTILE_NUMBERS = [
 @given(VERSIONS)
 def test_a_manifest_is_found_under_the_name_it_was_given(version: int) -> None:
     assert manifest_version(manifest_path(version)) == version
+
+
+@given(VERSIONS)
+def test_an_entry_of_the_journal_and_its_note_say_their_version(version: int) -> None:
+    assert operation_version(operation_path(version, HEX)) == version
+    assert operation_version(done_path(version, HEX)) == version
+    assert is_operation(operation_path(version, HEX))
+    assert not is_operation(done_path(version, HEX))
+    assert operation_version(f"operations/{version}-{HEX}.copy") is None
+    assert operation_version(f"versions/{version}-{HEX}") is None
 
 
 @pytest.mark.parametrize("name", HOSTILE_NUMBERS)

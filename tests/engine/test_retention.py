@@ -23,7 +23,13 @@ from holdfast.engine.files.manifest import SegmentRef
 from holdfast.engine.files.manifest_codec import encode
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.log import VersionLog
-from holdfast.engine.versions.retention import Cleaner, KeptVersion, dead_files, retired_versions
+from holdfast.engine.versions.retention import (
+    Cleaner,
+    KeptVersion,
+    dead_files,
+    possible_merges,
+    retired_versions,
+)
 from holdfast.errors import Corruption, VersionNotFound
 
 GRACE = 100
@@ -149,6 +155,49 @@ def test_merges_that_wait_are_spared() -> None:
     listed = [path(2, 8, "merge"), path(2, 9, "snapshot")]
     by = kept(v2=(0, []))
     assert dead(listed, by, spared=(listed[0],)) == [listed[1]]
+
+
+def test_what_others_may_be_merging_ends_where_a_segment_of_the_newest_version_does() -> None:
+    tops = frozenset({("0/0", 7), ("0/1", 5)})
+    by = {6: KeptVersion(0, frozenset()), 7: KeptVersion(0, frozenset(), tops=tops)}
+    possible = [
+        path(7, 1, "merge"),
+        path(7, 2, "snapshot"),
+        path(5, 1, "merge").replace("0/0", "0/1"),
+    ]
+    others = [
+        path(7),
+        path(7, 1, "pack"),
+        path(5, 1, "merge"),
+        path(6, 1, "snapshot"),
+        "0/0/7.merge",
+    ]
+    assert possible_merges([*possible, *others], by) == set(possible)
+    assert possible_merges(possible, {}) == set()
+
+
+def test_an_outsider_leaves_the_merges_that_only_a_driver_knows(storage: MemoryStorage) -> None:
+    """A driver removes them, once it does not wait for them itself."""
+    write(storage, 1, [ref(1)])
+    write(storage, 2, [ref(2), ref(1)])
+    storage.write(path(2, 30, "snapshot"), b"finished")
+    storage.write(path(1, 31, "merge"), b"finished")
+    log = VersionLog(storage, runtime())
+    outsider = Cleaner(log, runtime(), CONF, is_driver=False)
+    assert outsider.survey().plan().spared_files == [path(1, 31, "merge"), path(2, 30, "snapshot")]
+    assert outsider.clean().files == []
+    done = Cleaner(log, runtime(), CONF).clean(lambda: {path(2, 30, "snapshot")})
+    assert done.files == [path(1, 31, "merge")]
+
+
+def test_a_version_that_another_clean_up_removes_meanwhile_is_left_out() -> None:
+    storage = Interrupting()
+    for version in range(1, 6):
+        write(storage, version, [ref(version)])
+    log = VersionLog(storage, runtime())
+    storage.before("read", "versions/2", lambda: storage.delete("versions/2"))
+    assert Cleaner(log, runtime(), CONF).clean().versions == [1, 3]
+    assert {path(4), path(5)} <= names(storage)
 
 
 def test_files_of_somebody_else_stay() -> None:

@@ -36,6 +36,8 @@ DEFINED_TWICE = {
     "rollback": "a command, and what makes its plan",
     "untag": "a command, and what makes its plan",
     "repair": "a command, and what makes its plan",
+    "compact": "a command, and what makes its plan",
+    "gc": "a command, and what makes its plan",
 }
 
 

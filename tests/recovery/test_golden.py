@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -24,8 +25,9 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.files import segment_writer
 from holdfast.engine.files.filenames import manifest_path
 from holdfast.engine.files.manifest import Manifest
-from holdfast.engine.files.manifest_codec import MANIFEST_FORMAT, encode
+from holdfast.engine.files.manifest_codec import LINEAGE_FORMAT, encode
 from holdfast.engine.storage import Runtime
+from holdfast.engine.versions.journal import Journal
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import InvalidArgument
 from holdfast.ids import StateStoreId
@@ -127,7 +129,17 @@ def test_a_golden_root_verifies_and_goes_on(folder: Path, name: str, tmp_path: P
 
 
 def test_golden_files_cover_every_kind_of_file_and_compression() -> None:
+    for folder in FORMATS:
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        assert sum(path.stat().st_size for path in files) < MOST_BYTES
+        for path in files:
+            data = path.read_bytes()
+            assert str(PROJECT).encode() not in data
+            assert b"/tmp/" not in data
+            assert path.parent.name != "claims", "which names the host"
     for folder, expected in EXPECTED.items():
+        if folder == GONE_BACK:
+            continue
         abouts = expected["roots"].values()
         assert {kind for about in abouts for kind in about["kinds"]} >= {
             "delta", "pack", "merge", "snapshot", "copy",
@@ -135,24 +147,56 @@ def test_golden_files_cover_every_kind_of_file_and_compression() -> None:
         assert {about["compression"] for about in abouts} == {"none", "lz4", "zstd"}
         assert {about["partitions"] for about in abouts} >= {None, 1, 2}
         assert any(about["tags"] for about in abouts)
-        files = [path for path in folder.rglob("*") if path.is_file()]
-        assert sum(path.stat().st_size for path in files) < MOST_BYTES
-        for path in files:
-            data = path.read_bytes()
-            assert str(PROJECT).encode() not in data
-            assert b"/tmp/" not in data
 
 
-def test_the_golden_script_writes_the_newest_format_again(tmp_path: Path) -> None:
+def test_the_golden_script_writes_every_format_again(tmp_path: Path) -> None:
     """The same contents always, and the same bytes with the pyarrow that wrote them."""
-    folder = PROJECT / f"tests/recovery/golden/format-{MANIFEST_FORMAT}"
     script = [sys.executable, str(PROJECT / "dev/make_golden.py"), str(tmp_path / "again")]
     subprocess.run(script, check=True, capture_output=True)
-    again = json.loads((tmp_path / "again/expected.json").read_text("utf-8"))
-    assert again["lives"] == EXPECTED[folder]["lives"]
-    assert again["roots"] == EXPECTED[folder]["roots"]
-    if again["pyarrow"] == EXPECTED[folder]["pyarrow"]:
-        assert bytes_of(tmp_path / "again") == bytes_of(folder)
+    assert sorted(path.name for path in (tmp_path / "again").iterdir()) == [
+        folder.name for folder in FORMATS
+    ]
+    for folder in FORMATS:
+        written = tmp_path / "again" / folder.name
+        again = json.loads((written / "expected.json").read_text("utf-8"))
+        assert again["lives"] == EXPECTED[folder]["lives"]
+        assert again["roots"] == EXPECTED[folder]["roots"]
+        if again["pyarrow"] == EXPECTED[folder]["pyarrow"]:
+            assert bytes_of(written) == bytes_of(folder)
+
+
+GONE_BACK = Path(__file__).parent / f"golden/format-{LINEAGE_FORMAT}"
+
+
+def test_a_golden_history_that_went_back_says_so_and_shows_its_changes(tmp_path: Path) -> None:
+    root = open_root(copied(GONE_BACK, "gone-back-zstd", tmp_path))
+    by_version = {version: root.manifest(version) for version in root.versions}
+    [back] = [each for each in by_version.values() if each.goes_back]
+    assert back.operation is not None
+    assert (back.version, back.operation["detail"]) == (5, {"from": 4, "to": 2})
+    for version, manifest in by_version.items():
+        assert manifest.lineage == (version >= 5)
+        raw = bytes(root.storage.read(manifest_path(version)))
+        assert raw.startswith(b"HOLDFAST-MANIFEST %d " % (1 + manifest.lineage))
+    [line] = Journal(root.log).lines()
+    assert line.is_done
+    assert (line.entry.version, line.entry.by, line.entry.reason) == (
+        5,
+        "ops@driver-1",
+        "a mistake",
+    )
+    life = EXPECTED[GONE_BACK]["lives"]["gone_back"]
+    store = root.store()
+    for old, new in itertools.permutations(root.versions, 2):
+        before, after = (
+            {tuple(json.loads(row)[:2]): row for row in life[str(v)]} for v in (old, new)
+        )
+        found = store.diff(old, new)
+        assert (found.added, found.removed) == (
+            len(after.keys() - before.keys()),
+            len(before.keys() - after.keys()),
+        )
+        assert found.changed == sum(before[k] != after[k] for k in before.keys() & after.keys())
 
 
 def bytes_of(folder: Path) -> dict[str, str]:
@@ -176,8 +220,11 @@ def bytes_of(folder: Path) -> dict[str, str]:
 
 
 def _contents(path: Path) -> bytes | str:
-    """A manifest's header without its checksum, and its JSON; the bytes of other files."""
+    """A manifest's header without its checksum, and its JSON, and so of the journal; else bytes."""
     data = path.read_bytes()
+    if path.parent.name == "operations" and data:
+        magic, version, _, body = data.split(b" ", 3)
+        return b" ".join((magic, version, body)).decode()
     if path.parent.name != "versions":
         return data
     header, _, packed = data.partition(b"\n")

@@ -13,8 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast
-from holdfast import stateful
+from holdfast import admin, stateful
+from holdfast.engine.files.filenames import STATE_FOLDER
 from holdfast.engine.files.manifest import Manifest
+from holdfast.reading import open_root, verify
 from holdfast.spark.running.query import StatefulQuery
 from holdfast.spark.state.locality import StateStoreRDD
 
@@ -257,3 +259,47 @@ def test_a_batch_that_waits_goes_before_the_next_merge(
         stream.query._run.maintain()
         assert versions == [1, 2]
         stream.check()
+
+
+def test_a_request_from_outside_is_merged_beside_the_stream_and_then_removed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with running(spark, tmp_path) as stream:
+        for _ in range(3):
+            stream.batch("a", "b", "c", "d", "e")
+        before = stream.kinds()
+        assert all("snapshot" not in kinds for kinds in before)
+        admin.compact(tmp_path / "cp", request=True, reason="reads are slow").run()
+        requests = tmp_path / "cp" / STATE_FOLDER / "requests"
+        stream.query._run.maintain()
+        assert len(list(requests.iterdir())) == 1, "until a version has the merges"
+        stream.batch("a", "b", "c", "d", "e")
+        assert list(requests.iterdir()) == []
+        assert [kinds[-1:] for kinds in stream.kinds()] == [
+            ["snapshot"] if kinds else [] for kinds in before
+        ]
+        assert max(map(len, stream.kinds())) == 2
+        assert stream.figures()["numSnapshotsWritten"] == sum(map(bool, before))
+        stream.check()
+
+
+def test_a_clean_up_from_outside_disturbs_no_stream_and_takes_none_of_its_merges(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Merges that wait while nothing arrives are in no version, and of any age."""
+    with running(spark, tmp_path, deltas=2, keep=2, grace=0) as stream:
+        for round_ in range(3):
+            stream.batch("a", "b", "c")
+            stream.batch("a", "b", "d")
+            for place in stream.query._run.loop.due_merges():
+                stream.query._run.loop.merge(place)
+            plan = admin.gc(tmp_path / "cp", keep=2)
+            assert plan.todo.spared_files, "the merges that only the driver knows"
+            plan.run()
+            stream.batch("a", str(round_))
+            assert any("snapshot" in kinds for kinds in stream.kinds())
+            assert verify(open_root(tmp_path / "cp")).intact
+            stream.check()
+        assert stream.query.exception() is None
+        assert len(open_root(tmp_path / "cp").versions) < 9
+    assert verify(open_root(tmp_path / "cp")).intact

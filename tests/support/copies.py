@@ -21,6 +21,7 @@ MAKERS = {
     "shop": sample_roots.shop,
     "merged": sample_roots.merged_shop,
     "query": sample_roots.query,
+    "rolled back": sample_roots.rolled_back_shop,
 }
 Blobs = dict[str, bytes]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast import StateStoreConf, StateStoreId
+from holdfast import StateStoreConf, StateStoreId, admin
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.locations import open_storage
 from holdfast.engine.files.manifest import Manifest
@@ -42,6 +43,20 @@ def shop(root: Path) -> Path:
                     store.put((user,), (total,))
     db.tag("two-users", 2)
     db.close()
+    return root
+
+
+def rolled_back_shop(root: Path) -> Path:
+    """The same shop, taken back from version 4 to 2 and written to since, with its journal.
+
+    Without the claim of the rollback, which has served, and which no copy has.
+    """
+    shop(root)
+    admin.tag(root, "mistake", 4, reason="to look at it later").run()
+    admin.rollback(root, 2, reason="a mistake").run()
+    with holdfast.open(root) as db, db.update() as store:
+        store.put(("Sankar",), (300,))
+    shutil.rmtree(root / "claims")
     return root
 
 

@@ -1,5 +1,7 @@
 """Operations on a whole root that write, each from a plan that is data and changes nothing."""
 
+from holdfast.admin.clean_up import CleanUpPlan, gc
+from holdfast.admin.compaction import CompactPlan, PartitionToMerge, compact
 from holdfast.admin.copy import CopyJob, CopyPlan, CopyResult, plan_copy
 from holdfast.admin.fork import ForkPlan, fork
 from holdfast.admin.plan import OperationPlan, OperationResult
@@ -9,6 +11,8 @@ from holdfast.admin.rollback import RollbackPlan, rollback
 from holdfast.admin.tags import TagPlan, tag, untag
 
 __all__ = [
+    "CleanUpPlan",
+    "CompactPlan",
     "CopyJob",
     "CopyPlan",
     "CopyResult",
@@ -16,11 +20,14 @@ __all__ = [
     "KeyText",
     "OperationPlan",
     "OperationResult",
+    "PartitionToMerge",
     "RepairPlan",
     "RepairedKey",
     "RollbackPlan",
     "TagPlan",
+    "compact",
     "fork",
+    "gc",
     "plan_copy",
     "repair",
     "rollback",

@@ -29,6 +29,7 @@ from holdfast.admin.turn import Turn
 from holdfast.engine.files.filenames import (
     delivered_path,
     manifest_path,
+    operation_version,
     tag_path,
 )
 from holdfast.engine.files.manifest import delivered_notes
@@ -119,9 +120,21 @@ class CopyJob:
         )
 
     def _small_files(self) -> dict[str, int]:
-        """The manifests and tags to copy, with their sizes."""
+        """The manifests, tags and journal entries to copy, with their sizes."""
         tags = {path: self._from.sizes.get(path, 0) for path in map(tag_path, self._tags)}
-        return tags | {manifest_path(version): len(raw) for version, raw in self._from.raw.items()}
+        journal = {path: self._from.sizes[path] for path in self._journal}
+        return (
+            tags
+            | journal
+            | {manifest_path(version): len(raw) for version, raw in self._from.raw.items()}
+        )
+
+    @property
+    def _journal(self) -> list[str]:
+        """The journal of the source, up to the newest version that is copied."""
+        listed = sorted(self._from.sizes)
+        versions = {path: operation_version(path) for path in listed}
+        return [path for path, at in versions.items() if at is not None and at <= self._newest]
 
     @property
     def plan(self) -> CopyPlan:
@@ -239,6 +252,7 @@ class CopyJob:
             self._create(version)
         self._check_whole()
         self._bring_tags()
+        self._bring_journal()
         if self._is_delivered():
             commit_id = self._from.manifests[self._newest].commit_id
             self._target.create_if_absent(delivered_path(self._newest, commit_id), b"")
@@ -278,18 +292,24 @@ class CopyJob:
 
     def _bring_tags(self) -> None:
         for name, version in self._tags.items():
-            path = tag_path(name)
-            try:
-                raw = bytes(self._source.read(path))
-            except BlobNotFound:
-                continue  # untagged meanwhile
-            if version in self._transfer.vanished:
-                continue
+            if version not in self._transfer.vanished:
+                self._bring(tag_path(name))
+
+    def _bring_journal(self) -> None:
+        for path in self._journal:
+            self._bring(path)
+
+    def _bring(self, path: str) -> None:
+        """Bring a small file that never changes, unless it is gone at the source."""
+        try:
+            raw = bytes(self._source.read(path))
+        except BlobNotFound:
+            return  # untagged meanwhile, or an attempt that was given up
+        is_new = self._target.create_if_absent(path, raw)
+        if not is_new and bytes(self._target.read(path)) != raw:
+            self._target.delete(path)
             is_new = self._target.create_if_absent(path, raw)
-            if not is_new and bytes(self._target.read(path)) != raw:
-                self._target.delete(path)
-                is_new = self._target.create_if_absent(path, raw)
-            (self._transfer.written if is_new else self._transfer.kept).add(len(raw))
+        (self._transfer.written if is_new else self._transfer.kept).add(len(raw))
 
     def _is_delivered(self) -> bool:
         """Whether the source records that the newest version's rows have reached the sink."""

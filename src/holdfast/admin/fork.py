@@ -26,7 +26,7 @@ from holdfast.admin.fork_ends import (
     unfinished,
 )
 from holdfast.admin.fork_run import ForkRun, new_facts
-from holdfast.admin.plan import Lines, OperationPlan, OperationResult, size_in_words
+from holdfast.admin.plan import Lines, OperationPlan, OperationResult
 from holdfast.admin.site import Location, Site, open_site
 from holdfast.admin.source_logs import check_source_logs
 from holdfast.admin.sources import SourceInput, input_again
@@ -39,6 +39,7 @@ from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import InvalidArgument
 from holdfast.reading import Progress
 from holdfast.reading.json import JsonBody
+from holdfast.reading.words import size_text
 from holdfast.schemes import LOCAL, S3, scheme_of
 from holdfast.types import moment_text
 
@@ -94,7 +95,7 @@ class ForkPlan(OperationPlan):
             ("state", _state_text(self._base)),
             (
                 "files",
-                f"{_count(self.files, 'file')}, {size_in_words(self.size_bytes)}, " + self._way(),
+                f"{_count(self.files, 'file')}, {size_text(self.size_bytes)}, " + self._way(),
             ),
         ]
         if self.checkpoint is None:

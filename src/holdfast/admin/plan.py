@@ -70,16 +70,6 @@ def age_in_words(age_ms: int) -> str:
     return f"{count} second{'' if count == 1 else 's'}"
 
 
-def size_in_words(size_bytes: int) -> str:
-    """A number of bytes in a suitable unit."""
-    size, unit = float(size_bytes), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
-
-
 def driver_line(age_ms: int) -> tuple[str, str]:
     """What every plan that makes a version says of drivers, which nobody can see from outside."""
     return (

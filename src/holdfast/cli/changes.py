@@ -276,4 +276,79 @@ def repair(
     commands.run(json, lambda to: operations.operate(to, "repair", make, dry_run, yes))
 
 
-COMMANDS = (tag, untag, rollback, fork, repair)
+def gc(
+    root: Changed,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            "--keep",
+            metavar="N",
+            min=2,
+            help="How many versions stay.",
+            show_default="as many as the writer keeps",
+        ),
+    ] = None,
+    reason: Reason = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Remove versions and files that no retained version needs. Works beside a stream.
+
+    Versions with a tag stay, and the others for the writer's grace period.
+    """
+    from holdfast import admin
+    from holdfast.cli import commands, operations
+
+    def make(progress: Progress) -> admin.OperationPlan:
+        return admin.gc(root, keep=keep, reason=reason)
+
+    commands.run(json, lambda to: operations.operate(to, "gc", make, dry_run, yes))
+
+
+def compact(
+    root: Changed,
+    operator: Annotated[
+        int | None, typer.Option("--operator", help="Only this operator.", show_default=False)
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", help="Only this store.", show_default=False)
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", help="Only this partition.", show_default=False)
+    ] = None,
+    request: Annotated[
+        bool,
+        typer.Option(
+            "--request", help="Leave it to whoever writes the root: works beside a stream."
+        ),
+    ] = False,
+    checkpoint: CheckpointOption = None,
+    reason: Reason = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Merge each partition into one segment, as one version with the same state.
+
+    Stop the stream first; one that still runs stops with Conflict. With --request it merges by
+    itself, at its next maintenance.
+    """
+    from holdfast import admin
+    from holdfast.cli import commands, operations
+
+    def make(progress: Progress) -> admin.OperationPlan:
+        return admin.compact(
+            root,
+            operator=operator,
+            store=store,
+            partition=partition,
+            request=request,
+            checkpoint=checkpoint,
+            reason=reason,
+        )
+
+    commands.run(json, lambda to: operations.operate(to, "compact", make, dry_run, yes))
+
+
+COMMANDS = (tag, untag, rollback, fork, repair, compact, gc)

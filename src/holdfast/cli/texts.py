@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from rich.cells import cell_len
 
-from holdfast.admin.plan import size_in_words
-from holdfast.types import moment_text
+from holdfast.reading.words import size_text as size_text
+from holdfast.reading.words import spans as spans
+from holdfast.reading.words import time_text as time_text
 
 _NUMBER = re.compile(r"[0-9.]+")
 
@@ -55,24 +55,3 @@ def _head(word: str, width: int) -> str:
         return head
     number = _NUMBER.match(word)
     return head.rstrip("0123456789.") or (head if number is None else number[0])
-
-
-def time_text(at_ms: int) -> str:
-    """A time in UTC, to the second."""
-    return moment_text(at_ms).replace("T", " ")[: -len(".000Z")] + "Z"
-
-
-def size_text(size_bytes: int) -> str:
-    """A number of bytes in a suitable unit."""
-    return size_in_words(size_bytes)
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Ascending numbers as ranges, such as 1–3, 7."""
-    found: list[list[int]] = []
-    for each in numbers:
-        if found and each == found[-1][1] + 1:
-            found[-1][1] = each
-        else:
-            found.append([each, each])
-    return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in found)

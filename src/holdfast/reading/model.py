@@ -210,7 +210,8 @@ class Verification:
     """The outcome of checking every byte of a root.
 
     `readable` versions can be read, if need be through fallbacks; `broken` ones cannot.
-    `other_files` belong to no version: notes of streams, and what clean-up has not removed yet.
+    `other_files` belong to no version: notes of streams, the journal, and what clean-up has not
+    removed yet.
     """
 
     location: str

@@ -19,9 +19,10 @@ from holdfast.engine.periodic import PeriodicJob
 from holdfast.engine.provider import EngineProvider
 from holdfast.engine.statestore import EngineStateStore
 from holdfast.engine.storage import Runtime, Storage
-from holdfast.engine.versions.commit import PreparedPartition
+from holdfast.engine.versions.commit import PreparedPartition, StorePartition
 from holdfast.engine.versions.committer import Committer
 from holdfast.engine.versions.log import VersionLog
+from holdfast.engine.versions.requests import MergeRequests
 from holdfast.engine.versions.retention import Cleaner
 from holdfast.errors import Closed, VersionNotFound
 from holdfast.ids import DEFAULT_STORE_NAME, OPERATOR, StateStoreId
@@ -72,6 +73,7 @@ class VersionedStore:
         self._place = StorePlace(versions, OPERATOR, DEFAULT_STORE_NAME)
         self._committer = Committer(versions, runtime, conf)
         self._cleaner = Cleaner(versions, runtime, conf)
+        self._requests = MergeRequests(storage)
         self._lock = threading.RLock()
         self._maintenance: PeriodicJob | None = None
         self._closed = False
@@ -239,18 +241,28 @@ class VersionedStore:
     def maintain(self, *, snapshot: bool = False) -> None:
         """Run compaction and retention now instead of waiting for the background.
 
-        With `snapshot` every partition is merged into one segment, even if that is not due. The
-        next commit uses the merged segments. A partition that cannot be merged is logged; the
-        other partitions and retention continue.
+        With `snapshot` every partition is merged into one segment, even if that is not due, as are
+        those that `holdfast compact --request` asks for. The next commit uses the merged segments.
+        A partition that cannot be merged is logged; the other partitions and retention continue.
         """
         self._check_open()
         load = lru_cache(1)(self._versions.load)
+        asked = self._requested()
         for provider in self._providers:
+            place = OPERATOR, DEFAULT_STORE_NAME, provider.state_store_id.partition_id
             try:
-                provider.do_snapshot(force=snapshot, load=load)
+                provider.do_snapshot(force=snapshot or place in asked, load=load)
             except Exception:
                 log.warning("Error performing snapshot and cleaning up %s", provider, exc_info=True)
+            with self._lock:
+                segments = self._manifest.entry(*place).segments
+                self._requests.note_merged(place, segments, provider.finished_merges)
         self._cleaner.clean(self._waiting_files, self._lock)
+
+    def _requested(self) -> set[StorePartition]:
+        """The partitions that somebody has asked to be merged."""
+        with self._lock:
+            return self._requests.places(self._manifest)
 
     def sync_view(self) -> None:
         """Update the view, if there is one, to the newest version this object knows.
@@ -285,6 +297,7 @@ class VersionedStore:
             manifest = self._committer.commit(base, based_at_ms, prepared, commit_id)
             for provider in self._providers:
                 provider.note_committed(manifest)
+            self._requests.note_committed(manifest)
             self._manifest = manifest
         log.info("Committed version %d of %s", manifest.version, self.root)
 

@@ -9,6 +9,7 @@ from holdfast.errors import InvalidArgument
 
 VERSIONS, PACKS, TAGS, RETIRING = "versions", "packs", "tags", "retiring"
 DELIVERED, OUTBOXES, CLAIMS, OPERATIONS = "delivered", "outbox", "claims", "operations"
+REQUESTS = "requests"
 COPYING = f"{VERSIONS}/copying"
 """Marks a root as the target of an unfinished copy; listing the manifests shows it."""
 PLACE = "place"
@@ -17,8 +18,10 @@ STATE_FOLDER = "holdfast"
 """The folder of a query's checkpoint that its state is in."""
 SEGMENT_KINDS = ("delta", "merge", "snapshot")
 PACK, OUTBOX = "pack", "outbox"
-_COPY = ".copy"
-_FOLDERS = frozenset({VERSIONS, PACKS, TAGS, RETIRING, DELIVERED, OUTBOXES, CLAIMS, OPERATIONS})
+_COPY, _DONE = ".copy", ".done"
+_FOLDERS = frozenset(
+    {VERSIONS, PACKS, TAGS, RETIRING, DELIVERED, OUTBOXES, CLAIMS, OPERATIONS, REQUESTS}
+)
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 _JUMP = re.compile(rf"{VERSIONS}/(?P<version>\d{{1,18}})\.number-(?P<number>\d{{1,18}})")
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
@@ -151,12 +154,29 @@ def operation_path(version: int, operation_id: str) -> str:
 
 def done_path(version: int, operation_id: str) -> str:
     """Where the journal notes that an operation has made its version."""
-    return f"{operation_path(version, operation_id)}.done"
+    return operation_path(version, operation_id) + _DONE
 
 
 def is_operation(path: str) -> bool:
     """Whether that is an entry of the journal."""
     return _OPERATION.fullmatch(path) is not None
+
+
+def operation_version(path: str) -> int | None:
+    """The version in the name of an entry of the journal, or of its note; None for other files."""
+    match = _OPERATION.fullmatch(path.removesuffix(_DONE))
+    return None if match is None else int(match[1])
+
+
+def request_path(request_id: str) -> str:
+    """Where somebody asks for merges, of whoever writes the root."""
+    return f"{REQUESTS}/{request_id}"
+
+
+def is_request(path: str) -> bool:
+    """Whether that is such a request."""
+    directory, _, name = path.rpartition("/")
+    return directory == REQUESTS and _ATTEMPT.fullmatch(name) is not None
 
 
 def retiring_path(attempt: str) -> str:

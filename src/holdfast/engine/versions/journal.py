@@ -14,7 +14,15 @@ from typing import Any
 
 import xxhash
 
-from holdfast.engine.files.filenames import OPERATIONS, done_path, is_operation, operation_path
+from holdfast.engine.files.filenames import (
+    OPERATIONS,
+    VERSIONS,
+    done_path,
+    is_operation,
+    manifest_path,
+    manifest_version,
+    operation_path,
+)
 from holdfast.engine.storage import BlobNotFound
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
@@ -94,6 +102,41 @@ class Journal:
             if entry is not None
         ]
         return sorted(lines, key=lambda line: (line.entry.at_ms, line.entry.version), reverse=True)
+
+    def ended_attempts(self, before_ms: int) -> list[OperationEntry]:
+        """The attempts from before a time that made no version, and can make none any more.
+
+        Another version has the number that each wanted. Requires: whoever removes a version that an
+        operation made has noted before that the operation was done, as clean-up does.
+        """
+        open_lines = [
+            line for line in self.lines() if line.entry.makes_version and not line.is_done
+        ]
+        listed = [blob.path for blob in self._storage.list(VERSIONS)]
+        newest = max(filter(None, map(manifest_version, listed)), default=0)
+        # Of a manifest that was moved away nobody can tell whose it is.
+        moved = {path.partition(".")[0] for path in listed if manifest_version(path) is None}
+        return [
+            line.entry
+            for line in open_lines
+            if line.entry.at_ms <= before_ms
+            and line.entry.version <= newest
+            and manifest_path(line.entry.version) not in moved
+            and self._is_another_s(line.entry)
+        ]
+
+    def _is_another_s(self, entry: OperationEntry) -> bool:
+        """Whether the version that an operation wanted is certainly not its own."""
+        if self._storage.size(done_path(entry.version, entry.id)) is not None:
+            return False
+        try:
+            made = self._versions.load(entry.version).operation
+        except VersionNotFound:
+            # Removed. Its note would have been left before that, and so would be there by now.
+            return self._storage.size(done_path(entry.version, entry.id)) is None
+        except Corruption:
+            return False
+        return made is None or made.get("id") != entry.id
 
     def _is_done(self, entry: OperationEntry, listed: set[str]) -> bool:
         if done_path(entry.version, entry.id) in listed:

@@ -347,7 +347,7 @@ class VersionLoop:
 
     def merge(self, place: StorePartition) -> None:
         """Merge what is due of one partition, as a job of one task."""
-        self._maintenance.merge(place, self._stages[place[0]])
+        self._maintenance.merge(place, self._stages[place[0]], self.manifest)
 
     def clean(self, quiet: AbstractContextManager[object] | None = None) -> None:
         """Remove what no version needs any more. While `quiet` is entered no version is made."""

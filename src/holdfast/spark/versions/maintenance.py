@@ -7,15 +7,17 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from uuid import UUID
+from functools import partial
 
 from holdfast.conf import StateStoreConf
 from holdfast.coordinator import StateStoreCoordinatorRef
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.versions.commit import PreparedPartition, StorePartition, Swap
 from holdfast.engine.versions.compaction import plan
+from holdfast.engine.versions.requests import MergeRequests
 from holdfast.ids import StateStoreId, StateStoreProviderId
 from holdfast.spark.pipeline.stages import StageRun
+from holdfast.spark.versions.home import RunHome
 
 log = logging.getLogger(__name__)
 _ALARMING = 2
@@ -48,17 +50,16 @@ class Maintenance:
     """
 
     def __init__(
-        self,
-        root: str,
-        run_id: UUID,
-        conf: StateStoreConf,
-        coordinator: StateStoreCoordinatorRef | None,
+        self, home: RunHome, conf: StateStoreConf, coordinator: StateStoreCoordinatorRef | None
     ) -> None:
-        self._root, self._run_id, self._conf = root, run_id, conf
+        self._root, self._run_id, self._conf = home.root, home.run_id, conf
         self._coordinator = coordinator
         self._waiting: dict[StorePartition, tuple[Swap, ...]] = {}
         self._job_ms: Counter[int] = Counter()
         self._has_warned = False
+        self._requests = MergeRequests(home.storage)
+        self._asked: set[StorePartition] = set()
+        """Partitions that somebody has asked to be merged, as of the last look."""
 
     def tell_snapshots(self, manifest: Manifest) -> None:
         """Tell the coordinator of the snapshots that earlier runs wrote."""
@@ -71,8 +72,17 @@ class Maintenance:
                     self._coordinator.report_snapshot_uploaded(self._provider(place), ref.high)
 
     def due(self, manifest: Manifest, stages: Sequence[StageRun]) -> list[StorePartition]:
-        """Every partition that has something to merge, those whose snapshots lag most first."""
-        wanted = set(self._due(manifest, stages)) - set(self._waiting)
+        """Every partition that has something to merge, those whose snapshots lag most first.
+
+        Among them are those that somebody has asked for.
+        """
+        asked = self._requests.places(manifest)
+        self._asked = {
+            place
+            for place in asked
+            if place[0] < len(stages) and place[1] in stages[place[0]].stores
+        }
+        wanted = self._asked.union(self._due(manifest, stages)) - set(self._waiting)
         lagging = [place for place in self._lagging(manifest.version) if place in wanted]
         if lagging and not self._has_warned:
             self._has_warned = True
@@ -107,14 +117,20 @@ class Maintenance:
         ids = [each.store_id for each in found]
         return [(each.operator_id, each.store_name, each.partition_id) for each in ids]
 
-    def merge(self, place: StorePartition, run: StageRun) -> None:
-        """Merge what is due of one partition, where an executor holds it."""
+    def merge(self, place: StorePartition, run: StageRun, manifest: Manifest) -> None:
+        """Merge what is due of one partition, where an executor holds it.
+
+        All of it is merged where somebody has asked for that. `manifest` is the newest version.
+        """
         operator, name, partition = place
+        work = partial(run.stores[name].maintain, force=place in self._asked)
         started = time.monotonic()
-        swaps = run.rdd.run_one(partition, run.stores[name].maintain)
+        swaps = run.rdd.run_one(partition, work)
         self._job_ms[operator] += int((time.monotonic() - started) * 1000)
         if swaps:
             self._waiting[place] = swaps
+        if place in self._asked:
+            self._requests.note_merged(place, manifest.entry(*place).segments, swaps)
 
     def with_waiting(self, prepared: Iterable[PreparedPartition]) -> list[PreparedPartition]:
         """What a version is made of, with what was merged meanwhile.
@@ -132,6 +148,7 @@ class Maintenance:
     ) -> Mapping[int, MaintenanceReport]:
         """Nothing waits any more: a version took in what fitted. Says what, by operator."""
         self._waiting = {}
+        self._requests.note_committed(manifest)
         job_ms, self._job_ms = self._job_ms, Counter()
         taken = {
             (operator, name, entry.index, ref.name)

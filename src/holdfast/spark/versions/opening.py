@@ -88,7 +88,7 @@ class LoopOpening:
         self, claimed: _ClaimedRoot, lost: int, stages: Sequence[StageRun], locality: Locality
     ) -> VersionLoop:
         home, manifest = self.home, claimed.manifest
-        maintenance = Maintenance(home.root, home.run_id, self._conf, locality.coordinator)
+        maintenance = Maintenance(home, self._conf, locality.coordinator)
         maintenance.tell_snapshots(manifest)
         cleaner = Cleaner(home.versions, home.runtime, self._conf)
         runs = {run.stage: run for run in stages}

@@ -112,9 +112,10 @@ class StoreSpec:
         assert isinstance(provider, HDFSBackedStateStoreProvider)
         return provider
 
-    def maintain(self, partition: int) -> tuple[Swap, ...]:
+    def maintain(self, partition: int, *, force: bool = False) -> tuple[Swap, ...]:
         """Merge the segments of one partition's newest version that are due for compaction.
 
+        With `force` all of them are merged into one.
         Returns the swaps that the next commit has to name; until then nothing reads the merged
         files. A foreign provider does its own maintenance and returns none.
         """
@@ -122,7 +123,7 @@ class StoreSpec:
         if not isinstance(provider, HDFSBackedStateStoreProvider):
             provider.do_maintenance()
             return ()
-        provider.do_snapshot()
+        provider.do_snapshot(force=force)
         self.tell_snapshots(self.name, partition, provider.finished_merges)
         return provider.finished_merges
 

@@ -20,7 +20,7 @@ export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 .DEFAULT_GOAL := help
 .PHONY: help install java demo servers test test-services test-spark soak recordings lint format \
         test-pyspark-suites bench bench-store bench-stream bench-custom bench-locality \
-        bench-databases docs docs-generated dist constraints clean
+        bench-databases bench-operations docs docs-generated dist constraints clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-20s %s\n", $$1, $$2}' Makefile
@@ -78,7 +78,7 @@ format: $(STAMP) ## Rewrite the sources in house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: bench-store bench-stream bench-custom bench-locality bench-databases ## Run every benchmark
+bench: bench-store bench-stream bench-custom bench-locality bench-databases bench-operations ## Run every benchmark
 
 bench-store: $(STAMP) ## Measure the store next to its peers; results go to benchmarks/results
 	$(PY) benchmarks/store.py $(ARGS)
@@ -91,6 +91,9 @@ bench-custom: install ## Measure custom state next to Spark's own; results go to
 
 bench-locality: install ## Count the tasks that run where their state is; results go to benchmarks/results
 	$(PY) benchmarks/locality.py $(ARGS)
+
+bench-operations: $(STAMP) ## Measure rollback, fork, repair and clean-up; results go to benchmarks/results
+	$(PY) benchmarks/operations.py $(ARGS)
 
 bench-databases: install ## Measure roots and views in Cassandra and DynamoDB; results go to benchmarks/results
 	$(PY) benchmarks/databases.py $(ARGS)

@@ -421,7 +421,7 @@ def test_the_command_line_shows_a_plan_and_carries_it_out(tmp_path: Path) -> Non
     shown = run("rollback", tmp_path, "--to", 3, "--dry-run")
     assert "version 3 of" in shown
     assert "becomes version 7" in shown
-    assert "batches 3 to 5 are taken back" in shown
+    assert "batches 3–5 taken back" in shown
     assert "stops with Conflict" in shown
     assert "nothing was changed" in shown
     assert state_of(tmp_path) == states[6]

@@ -7,7 +7,8 @@ from holdfast.admin.fork import ForkPlan, fork
 from holdfast.admin.plan import OperationPlan, OperationResult
 from holdfast.admin.repair import RepairedKey, RepairPlan, repair
 from holdfast.admin.repair_input import KeyText
-from holdfast.admin.rollback import RollbackPlan, rollback
+from holdfast.admin.rollback import rollback
+from holdfast.admin.rollback_plan import RollbackPlan
 from holdfast.admin.tags import TagPlan, tag, untag
 
 __all__ = [

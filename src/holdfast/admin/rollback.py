@@ -11,150 +11,30 @@ where a crash came in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from holdfast import reading
 from holdfast.admin.checkpoint_files import StoredFiles
-from holdfast.admin.plan import Lines, OperationPlan, OperationResult, driver_line
+from holdfast.admin.plan import OperationResult
 from holdfast.admin.rewind import UNDONE, Rewind, earlier_offsets, finish, plan_rewind
+from holdfast.admin.rollback_plan import RollbackPlan
 from holdfast.admin.site import Location, Site, open_site
-from holdfast.admin.sources import SourceInput, Standing, input_again
+from holdfast.admin.sources import SourceInput, input_again
 from holdfast.engine.files.copies import is_there
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.journal import OperationEntry
 from holdfast.engine.versions.numbering import Numbering, lost_numbers
-from holdfast.errors import Corruption, HoldfastError, InvalidArgument, VersionNotFound
+from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
 from holdfast.reading import Progress
-from holdfast.reading.json import JsonBody
 
 INTACT = "intact"
 """The newest version of which everything can be read, after damage."""
-_REFUSALS: Mapping[Standing, Callable[[SourceInput], str]] = {
-    "lost for good": lambda each: (
-        f"Source {each.source} ({each.kind}) gives its rows only once: those of the undone batches "
-        "would be lost. Nothing was changed. Start the query with a new checkpoint instead, or "
-        "allow it with --lose-input."
-    ),
-    "gone": lambda each: (
-        f"Source {each.source} ({each.kind}) lacks {len(each.gone)} of the files that would come "
-        f"again, such as {each.gone[0]}. Nothing was changed. Bring them back, or continue without "
-        "them with --lose-input."
-    ),
-    "not checked": lambda each: (
-        f"Source {each.source} ({each.kind}) could not be asked whether it still has what would "
-        "come again. Nothing was changed. Check that yourself, then allow it with "
-        "--unchecked-input."
-    ),
-}
-"""What is said of input that does not come again for certain."""
-
-
-@dataclass(frozen=True)
-class RollbackPlan(OperationPlan):
-    """A rollback: what state, Spark's checkpoint, sources and sink will be like afterwards."""
-
-    root: str
-    to: int
-    """The version to go back to."""
-    version: int
-    """The version that it becomes."""
-    newest: int
-    """The newest version that can be read now."""
-    age_ms: int
-    """How long ago that was committed."""
-    committed_at_ms: int
-    """When the version to go back to was committed."""
-    operators: int
-    partitions: int
-    keys_before: int
-    keys_after: int
-    watermark_before_ms: int | None
-    watermark_after_ms: int | None
-    batches: tuple[int, ...]
-    """Spark's batches that are taken back."""
-    inputs: tuple[SourceInput, ...]
-    """What the sources bring again."""
-    delivered: int
-    """How many of the versions that are undone have put out rows, as far as is known."""
-    damaged: tuple[int, ...] = ()
-    """Versions above the newest readable one."""
-    lose_input: bool = False
-    unchecked_input: bool = False
-    reason: str | None = None
-    kind: str = "rollback"
-    fences: bool = True
-    job: _Rollback = field(repr=False, compare=False, kw_only=True)
-
-    def lines(self) -> Lines:
-        at = datetime.fromtimestamp(self.committed_at_ms / 1000, UTC)
-        undone = f"{self.to + 1} to {self.newest}" if self.to < self.newest - 1 else self.newest
-        found = [
-            ("rollback", f"version {self.to} of {at:%Y-%m-%d %H:%M:%S}Z becomes version "
-                         f"{self.version}"),
-            ("state", f"{_count(self.operators, 'operator')}, "
-                      f"{_count(self.partitions, 'partition')}, {self.keys_before:,} → "
-                      f"{self.keys_after:,} keys; no data is written"),
-        ]  # fmt: skip
-        if self.to < self.newest:
-            found.append(("versions", f"{undone} stay readable until retention removes them"))
-        if self.damaged:
-            found.append(("damaged", ", ".join(map(str, self.damaged))))
-        if self.watermark_before_ms is not None or self.watermark_after_ms is not None:
-            found.append(
-                ("watermark", f"{_time(self.watermark_before_ms)} → "
-                              f"{_time(self.watermark_after_ms)}")
-            )  # fmt: skip
-        if self.job.site.checkpoint is not None:
-            found += self._query_lines()
-        found.append(driver_line(self.age_ms))
-        refused = self.refusal()
-        return found if refused is None else [*found, ("refused", refused.message)]
-
-    def _query_lines(self) -> list[tuple[str, str]]:
-        taken = _spans(self.batches)
-        found = [
-            ("spark", f"batches {taken} are taken back; their entries move to holdfast-undone"
-                      if self.batches else "no batch is taken back"),
-        ]  # fmt: skip
-        found += [(f"source {each.source}", each.line()) for each in self.inputs]
-        if self.delivered:
-            found.append(
-                ("sink", f"the output of {_count(self.delivered, 'version')} was delivered; those "
-                         "rows stay where they are")
-            )  # fmt: skip
-        found.append(("view", "a view of this state is filled again at the next start"))
-        return found
-
-    def refusal(self) -> HoldfastError | None:
-        allowed = {"there"}
-        if self.lose_input:
-            allowed |= {"gone", "lost for good"}
-        if self.unchecked_input:
-            allowed.add("not checked")
-        refused = [each for each in self.inputs if each.standing not in allowed]
-        return InvalidArgument(_REFUSALS[refused[0].standing](refused[0])) if refused else None
-
-    def json(self) -> JsonBody:
-        skipped = {"job", "inputs"}
-        names = [name for name in self.__dataclass_fields__ if name not in skipped]
-        refused = self.refusal()
-        return {
-            **{name: getattr(self, name) for name in names},
-            "inputs": [each.json() for each in self.inputs],
-            "refused": None if refused is None else refused.message,
-        }
-
-    def run(self, progress: Progress | None = None) -> OperationResult:
-        refused = self.refusal()
-        if refused is not None:
-            raise refused
-        return self.job.run(self)
 
 
 def rollback(
@@ -312,7 +192,8 @@ class _Rollback:
             lose_input=lose_input,
             unchecked_input=unchecked_input,
             reason=reason,
-            job=self,
+            is_stream=site.checkpoint is not None,
+            carry_out=self.run,
         )
 
     def _rewind(self) -> Rewind:
@@ -399,22 +280,3 @@ def _keys(manifest: Manifest) -> int:
 def _watermark_of(manifest: Manifest) -> int | None:
     found = (manifest.watermark or {}).get("evict_ms")
     return found or None
-
-
-def _time(moment_ms: int | None) -> str:
-    if moment_ms is None:
-        return "none"
-    try:
-        return f"{datetime.fromtimestamp(moment_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
-    except (ValueError, OverflowError, OSError):
-        return f"{moment_ms} ms"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _spans(batches: tuple[int, ...]) -> str:
-    if not batches:
-        return "none"
-    return str(batches[0]) if len(batches) == 1 else f"{batches[0]} to {batches[-1]}"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from holdfast.admin.checkpoint_files import StoredFiles
-from holdfast.admin.copy_ends import End
+from holdfast.admin.copy_ends import End, way_out
 from holdfast.admin.copy_files import needed_files
 from holdfast.admin.copy_transfer import Transfer
 from holdfast.admin.fork_ends import (
@@ -36,7 +36,7 @@ from holdfast.engine.files.filenames import manifest_path
 from holdfast.engine.files.manifest import Manifest, delivered_notes
 from holdfast.engine.storage import Storage
 from holdfast.engine.versions.log import VersionLog
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, VersionNotFound
 from holdfast.reading import Progress
 from holdfast.reading.json import JsonBody
 from holdfast.reading.words import size_text
@@ -243,17 +243,22 @@ def _inputs(site: Site, base: Manifest) -> tuple[SourceInput, ...]:
 
 def _begun_base(site: Site, target: ForkTarget, begun: ForkFacts, at: int | str | None) -> Manifest:
     """The version that an unfinished fork is made of."""
-    if at is not None and site.root.resolve(at) != begun.version:
+    is_named = at is None or str(at) == str(begun.version)
+    if not is_named and site.root.resolve(at) != begun.version:
         raise InvalidArgument(
             f"{target.location} holds an unfinished fork of version {begun.version}. Finish it by "
             "leaving --at out, or name another place."
         )
-    made = VersionLog(target.state, site.runtime)
-    if begun.version not in site.root.versions and target.state.size(
-        manifest_path(begun.version + 1)
-    ):
-        return replace(made.load(begun.version + 1), version=begun.version)
-    return site.root.manifest(begun.version)
+    if begun.version in site.root.versions:
+        return site.root.manifest(begun.version)
+    made = manifest_path(begun.version + 1)
+    if target.state.size(made) is None:
+        raise VersionNotFound(
+            f"Version {begun.version} of {site.location} is gone, of which {target.state.location} "
+            f"holds an unfinished fork. {way_out(target.state.location)}"
+        )
+    log = VersionLog(target.state, site.runtime)
+    return replace(log.load(begun.version + 1), version=begun.version)
 
 
 def _check_sources(site: Site, base: Manifest) -> None:

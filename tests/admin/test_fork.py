@@ -314,6 +314,8 @@ def test_places_where_it_cannot_be_are_refused(stream: Path, store: Path, tmp_pa
         admin.fork(stream, "simplecache::file:///tmp/x")
     with pytest.raises(InvalidArgument, match="Leave the state location out"):
         admin.fork(store, tmp_path / "free", state_location=tmp_path / "state")
+    with pytest.raises(InvalidArgument, match="has an option 'pasword'"):
+        admin.fork(store, "s3://bucket/fork", options={"pasword": "hunter2"})
     with pytest.raises(VersionNotFound):
         admin.fork(store, tmp_path / "free", at=17)
     assert not (tmp_path / "free").exists()
@@ -328,21 +330,6 @@ def test_a_finished_fork_is_not_made_again(store: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="not empty"):
         plan.run()
     assert files(tmp_path) == before
-
-
-def test_views_of_the_original_are_not_the_forks(store: Path, tmp_path: Path) -> None:
-    from holdfast.views.ownership import Note, check_owner
-
-    admin.fork(store, tmp_path / "fork").run()
-    ids = [
-        reading.open_root(each).manifest(n).scope["id"]
-        for each, n in ((store, 5), (tmp_path / "fork", 6))
-    ]
-    assert ids[0] != ids[1]
-    note = Note(f"{ids[0]}/0/default", str(store), "{}")
-    check_owner(note, f"{ids[0]}/0/default", "a view")
-    with pytest.raises(InvalidArgument, match="shows other state"):
-        check_owner(note, f"{ids[1]}/0/default", "a view")
 
 
 # -- unfinished forks ------------------------------------------------------------------------------

@@ -10,13 +10,14 @@ import sample_roots
 from pyspark.sql import SparkSession
 from remotes import Remote
 from test_streams_on_remote_roots import check_every_version, run, s3a, totals_of, write_batches  # noqa: F401
+from view_databases import ViewDatabase
 
 import holdfast
 from holdfast import admin, reading
 from holdfast.backends.locations import open_storage
 from holdfast.backends.s3 import S3Storage
 from holdfast.engine.storage import Storage
-from holdfast.errors import IllegalState
+from holdfast.errors import IllegalState, InvalidArgument
 from holdfast.testing.faults import Crash
 from servers import Hdfs, Minio
 
@@ -83,6 +84,28 @@ def test_a_store_is_forked_to_every_kind_of_server_and_home_again(
     assert users(str(tmp_path / "home"), {}) == {"Sankar", "Jade", "Kun"}
     assert reading.verify(reading.open_root(tmp_path / "home")).intact
     assert reading.open_root(location, options=options).tags == {}
+
+
+def test_a_view_of_the_original_is_refused_to_the_fork(
+    database: ViewDatabase, tmp_path: Path
+) -> None:
+    shop, new = sample_roots.shop(tmp_path / "shop"), tmp_path / "fork"
+    view = {
+        "view": database.location(database.table("forked")),
+        "view_options": dict(database.options),
+    }
+    with holdfast.open(shop, **view) as db:
+        shown = db.version
+    admin.fork(shop, new).run()
+    with pytest.raises(InvalidArgument, match="shows other state") as refused:
+        holdfast.open(new, **view)
+    assert refused.value.condition == "STATE_STORE_NOT_A_VIEW"
+    with holdfast.open(shop, **view) as db, db.update() as update:
+        update.put(("Jade",), (1,))
+    assert database.totals(database.table("forked"))["Jade"] == (1, shown + 1)
+    own = {**view, "view": database.location(database.table("own"))}
+    with holdfast.open(new, **own):
+        assert set(database.totals(database.table("own"))) == {"Sankar", "Kun"}
 
 
 @pytest.mark.spark

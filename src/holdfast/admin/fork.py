@@ -21,6 +21,7 @@ from holdfast.admin.fork_ends import (
     ForkFacts,
     ForkTarget,
     check_free,
+    check_options,
     open_target,
     options_for,
     unfinished,
@@ -39,9 +40,8 @@ from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import InvalidArgument, VersionNotFound
 from holdfast.reading import Progress
 from holdfast.reading.json import JsonBody
-from holdfast.reading.words import size_text
+from holdfast.reading.words import size_text, time_text
 from holdfast.schemes import LOCAL, S3, scheme_of
-from holdfast.types import moment_text
 
 _NO_SOURCE = "no data so far"
 
@@ -84,7 +84,7 @@ class ForkPlan(OperationPlan):
         lines = [
             (
                 "version",
-                f"{self.version} of {_time_text(self._base.committed_at_ms)}; the fork "
+                f"{self.version} of {time_text(self._base.committed_at_ms)}; the fork "
                 f"begins with version {self.version + 1}",
             ),
             (
@@ -198,6 +198,7 @@ def fork(
     Raises InvalidArgument for a place that is not empty or inside of the other, VersionNotFound
     without such a version, and IllegalState for a checkpoint of another query.
     """
+    check_options(options, [location, new_checkpoint, state_location, checkpoint])
     site = open_site(location, checkpoint, options_for(os.fspath(location), options))
     site = replace(site, options=dict(options or {}))
     return plan_fork(site, open_target(site, new_checkpoint, state_location, options), at, reason)
@@ -330,7 +331,3 @@ def _count(number: int, what: str) -> str:
 def _offsets_text(text: str) -> str:
     found = OffsetEntry.parse(text).sources.values()
     return "; ".join(offset or _NO_SOURCE for offset in found) or _NO_SOURCE
-
-
-def _time_text(at_ms: int) -> str:
-    return moment_text(at_ms).replace("T", " ")[: -len(".000Z")] + "Z"

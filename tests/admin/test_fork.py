@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -313,6 +314,8 @@ def test_places_where_it_cannot_be_are_refused(stream: Path, store: Path, tmp_pa
         admin.fork(stream, "simplecache::file:///tmp/x")
     with pytest.raises(InvalidArgument, match="Leave the state location out"):
         admin.fork(store, tmp_path / "free", state_location=tmp_path / "state")
+    with pytest.raises(InvalidArgument, match="has an option 'pasword'"):
+        admin.fork(store, "s3://bucket/fork", options={"pasword": "hunter2"})
     with pytest.raises(VersionNotFound):
         admin.fork(store, tmp_path / "free", at=17)
     assert not (tmp_path / "free").exists()
@@ -327,21 +330,6 @@ def test_a_finished_fork_is_not_made_again(store: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="not empty"):
         plan.run()
     assert files(tmp_path) == before
-
-
-def test_views_of_the_original_are_not_the_forks(store: Path, tmp_path: Path) -> None:
-    from holdfast.views.ownership import Note, check_owner
-
-    admin.fork(store, tmp_path / "fork").run()
-    ids = [
-        reading.open_root(each).manifest(n).scope["id"]
-        for each, n in ((store, 5), (tmp_path / "fork", 6))
-    ]
-    assert ids[0] != ids[1]
-    note = Note(f"{ids[0]}/0/default", str(store), "{}")
-    check_owner(note, f"{ids[0]}/0/default", "a view")
-    with pytest.raises(InvalidArgument, match="shows other state"):
-        check_owner(note, f"{ids[1]}/0/default", "a view")
 
 
 # -- unfinished forks ------------------------------------------------------------------------------
@@ -447,6 +435,20 @@ def test_tags_of_forks_on_another_host_stay(
     assert list(reading.open_root(store).tags.values()) == [3]
 
 
+def test_what_a_dead_run_left_half_written_in_the_checkpoint_is_removed(
+    stream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = tmp_path / "fork"
+    begun(stream, new, monkeypatch)
+    for name, age_s in (("old", 100), ("young", 0)):
+        path = new / "sources" / "0" / f".tmp-{name}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("half")
+        os.utime(path, (time.time() - age_s, time.time() - age_s))
+    admin.fork(stream, new).run()
+    assert {path.name for path in (new / "sources" / "0").iterdir()} == {*"01234", ".tmp-young"}
+
+
 def test_of_two_forks_to_one_place_one_is_told_of_the_other(store: Path, tmp_path: Path) -> None:
     first, second = (admin.fork(store, tmp_path / "fork", at=3) for _ in range(2))
     seen: list[Exception] = []
@@ -530,8 +532,21 @@ def test_a_fork_whose_version_is_gone_is_finished_where_only_the_mark_is_left(
     assert COPYING in blobs(ends.state)
     for path in [f"versions/{n}" for n in range(3)]:
         ends.source.delete(path)
-    ends.plan().run()
+    ends.plan(2).run()
     assert reading.Root(ends.state).versions == (3,)
+
+
+def test_a_place_that_was_marked_for_a_version_that_is_gone_is_named(stream: Path) -> None:
+    watched = Faults()
+    Ends.of(stream).plan(2, watched).run()
+    first = min(n for n, call in enumerate(watched.calls, 1) if call.path.startswith("tags/fork"))
+    ends = Ends.of(stream)
+    with pytest.raises(Crash):
+        ends.plan(2, Faults(first, Fault.CRASH_BEFORE)).run()
+    assert list(blobs(ends.state)) == [COPYING]
+    ends.source.delete("versions/2")
+    with pytest.raises(VersionNotFound, match=r"is gone, of which .* holds an unfinished fork"):
+        ends.plan(2)
 
 
 # -- logs of the file source -----------------------------------------------------------------------

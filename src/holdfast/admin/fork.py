@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from holdfast.admin.checkpoint_files import StoredFiles
-from holdfast.admin.copy_ends import End
+from holdfast.admin.copy_ends import End, way_out
 from holdfast.admin.copy_files import needed_files
 from holdfast.admin.copy_transfer import Transfer
 from holdfast.admin.fork_ends import (
     ForkFacts,
     ForkTarget,
     check_free,
+    check_options,
     open_target,
     options_for,
     unfinished,
@@ -36,12 +37,11 @@ from holdfast.engine.files.filenames import manifest_path
 from holdfast.engine.files.manifest import Manifest, delivered_notes
 from holdfast.engine.storage import Storage
 from holdfast.engine.versions.log import VersionLog
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, VersionNotFound
 from holdfast.reading import Progress
 from holdfast.reading.json import JsonBody
-from holdfast.reading.words import size_text
+from holdfast.reading.words import size_text, time_text
 from holdfast.schemes import LOCAL, S3, scheme_of
-from holdfast.types import moment_text
 
 _NO_SOURCE = "no data so far"
 
@@ -84,7 +84,7 @@ class ForkPlan(OperationPlan):
         lines = [
             (
                 "version",
-                f"{self.version} of {_time_text(self._base.committed_at_ms)}; the fork "
+                f"{self.version} of {time_text(self._base.committed_at_ms)}; the fork "
                 f"begins with version {self.version + 1}",
             ),
             (
@@ -198,6 +198,7 @@ def fork(
     Raises InvalidArgument for a place that is not empty or inside of the other, VersionNotFound
     without such a version, and IllegalState for a checkpoint of another query.
     """
+    check_options(options, [location, new_checkpoint, state_location, checkpoint])
     site = open_site(location, checkpoint, options_for(os.fspath(location), options))
     site = replace(site, options=dict(options or {}))
     return plan_fork(site, open_target(site, new_checkpoint, state_location, options), at, reason)
@@ -243,17 +244,22 @@ def _inputs(site: Site, base: Manifest) -> tuple[SourceInput, ...]:
 
 def _begun_base(site: Site, target: ForkTarget, begun: ForkFacts, at: int | str | None) -> Manifest:
     """The version that an unfinished fork is made of."""
-    if at is not None and site.root.resolve(at) != begun.version:
+    is_named = at is None or str(at) == str(begun.version)
+    if not is_named and site.root.resolve(at) != begun.version:
         raise InvalidArgument(
             f"{target.location} holds an unfinished fork of version {begun.version}. Finish it by "
             "leaving --at out, or name another place."
         )
-    made = VersionLog(target.state, site.runtime)
-    if begun.version not in site.root.versions and target.state.size(
-        manifest_path(begun.version + 1)
-    ):
-        return replace(made.load(begun.version + 1), version=begun.version)
-    return site.root.manifest(begun.version)
+    if begun.version in site.root.versions:
+        return site.root.manifest(begun.version)
+    made = manifest_path(begun.version + 1)
+    if target.state.size(made) is None:
+        raise VersionNotFound(
+            f"Version {begun.version} of {site.location} is gone, of which {target.state.location} "
+            f"holds an unfinished fork. {way_out(target.state.location)}"
+        )
+    log = VersionLog(target.state, site.runtime)
+    return replace(log.load(begun.version + 1), version=begun.version)
 
 
 def _check_sources(site: Site, base: Manifest) -> None:
@@ -325,7 +331,3 @@ def _count(number: int, what: str) -> str:
 def _offsets_text(text: str) -> str:
     found = OffsetEntry.parse(text).sources.values()
     return "; ".join(offset or _NO_SOURCE for offset in found) or _NO_SOURCE
-
-
-def _time_text(at_ms: int) -> str:
-    return moment_text(at_ms).replace("T", " ")[: -len(".000Z")] + "Z"

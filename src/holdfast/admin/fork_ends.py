@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -232,6 +232,17 @@ def options_for(where: str, options: Mapping[str, str] | None) -> dict[str, str]
     if scheme is None or scheme.options is None:
         return dict(options or {})
     return {name: text for name, text in (options or {}).items() if name in scheme.options}
+
+
+def check_options(options: Mapping[str, str] | None, places: Sequence[Location | None]) -> None:
+    """Refuse an option that none of the places takes."""
+    known = [options_for(os.fspath(place), options) for place in places if place is not None]
+    for name in options or {}:
+        if not any(name in each for each in known):
+            raise InvalidArgument(
+                f"None of the places of the fork has an option {name!r}. Nothing was changed. "
+                "Correct its name, or leave it out."
+            )
 
 
 def _check_apart(site: Site, target: ForkTarget) -> None:

@@ -35,6 +35,8 @@ from holdfast.reading import Progress
 from holdfast.schemes import LOCAL, scheme_of
 
 _THREADS = 4
+_LEAST_SWEEP_AGE_S = 60.0
+"""A temporary file younger than this may belong to a run that does not know yet that it is over."""
 _TAG = re.compile(rf"{TAG_PREFIX}(?P<id>[0-9a-f]{{32}})")
 
 
@@ -170,6 +172,8 @@ class ForkRun:
         assert isinstance(source.files, StoredFiles)
         batch = self.base.batch
         offsets = None if batch is None else str(batch["offsets"])
+        if self.turn.resumes:
+            folder.sweep(_LEAST_SWEEP_AGE_S)
         copy_source_logs(source.files.storage, folder, offsets)
         if batch is not None:
             plan = plan_rewind(checkpoint, batch, partial(self._earlier, source))

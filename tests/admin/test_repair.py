@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -24,6 +25,7 @@ from holdfast.admin.site import Site
 from holdfast.backends.locations import open_storage
 from holdfast.backends.memory import MemoryStorage
 from holdfast.engine.files.filenames import delivered_path
+from holdfast.engine.files.manifest_codec import decode, encode
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.journal import Journal
 from holdfast.errors import Conflict, IllegalState, InvalidArgument
@@ -57,11 +59,14 @@ def shop(tmp_path: Path) -> Path:
 def prices(tmp_path: Path) -> Path:
     """A store of several columns, one of which cannot be null."""
     root = tmp_path / "prices"
-    schema = "price decimal(10,2), note string, n int not null, at timestamp, tags array<string>"
+    schema = (
+        "price decimal(10,2), note string, n int not null, at timestamp, tags array<string>, "
+        "weight double"
+    )
     db = holdfast.open(root, key="shop string, item int", value=schema, partitions=3)
     with db, db.update() as store:
         for item in range(5):
-            store.put(("a", item), (Decimal(item), "old", SECRET, NOON, ["x"]))
+            store.put(("a", item), (Decimal(item), "old", SECRET, NOON, ["x"], 0.5))
     return root
 
 
@@ -126,8 +131,8 @@ def test_columns_that_are_not_given_stay(prices: Path) -> None:
     text = '{"key": {"shop": "a", "item": 1}, "value": {"price": 9.5, "tags": ["y", null]}}'
     admin.repair(prices, set=[text, {"key": ("a", 2), "value": {"note": None}}]).run()
     rows = rows_of(prices)
-    assert rows["a", 1] == (Decimal("9.50"), "old", SECRET, NOON, ["y", None])
-    assert rows["a", 2] == (Decimal("2.00"), None, SECRET, NOON, ["x"])
+    assert rows["a", 1] == (Decimal("9.50"), "old", SECRET, NOON, ["y", None], 0.5)
+    assert rows["a", 2] == (Decimal("2.00"), None, SECRET, NOON, ["x"], 0.5)
     assert len(rows) == 5
 
 
@@ -135,14 +140,14 @@ def test_json_takes_what_the_command_line_prints(prices: Path) -> None:
     shown = run_json("get", prices, "a", "3")["value"]
     shown["note"] = "new"
     admin.repair(prices, set=json.dumps({"key": ["a", 3], "value": shown})).run()
-    assert rows_of(prices)["a", 3] == (Decimal("3.00"), "new", SECRET, NOON, ["x"])
+    assert rows_of(prices)["a", 3] == (Decimal("3.00"), "new", SECRET, NOON, ["x"], 0.5)
 
 
 def test_a_new_key_needs_the_columns_that_cannot_be_null(prices: Path) -> None:
     with pytest.raises(InvalidArgument, match="In set 1: The key is new, and its column 'n'"):
         admin.repair(prices, set={"key": ("b", 1), "value": {"note": "x"}})
     admin.repair(prices, set={"key": ("b", 1), "value": {"n": 4}}).run()
-    assert rows_of(prices)["b", 1] == (None, None, 4, None, None)
+    assert rows_of(prices)["b", 1] == (None, None, 4, None, None, None)
 
 
 def test_a_filter_removes_what_it_finds(prices: Path) -> None:
@@ -177,7 +182,7 @@ def test_rows_come_of_tables_and_files(
     prices: Path, tmp_path: Path, write: Callable[[Path, pa.Table], Any]
 ) -> None:
     with holdfast.open(prices) as db, db.update() as store:
-        store.put(('b "c"', 2), (None, "old", 1, None, None))
+        store.put(('b "c"', 2), (None, "old", 1, None, None, None))
     table = pa.table(
         {
             "item": pa.array([1, 2], pa.int64()),
@@ -190,8 +195,8 @@ def test_rows_come_of_tables_and_files(
     assert len(plan.keys) == 2
     plan.run()
     rows = rows_of(prices)
-    assert rows["a", 1] == (Decimal("7.25"), "", SECRET, NOON, ["x"])
-    assert rows['b "c"', 2] == (Decimal("1.00"), None, 1, None, None)
+    assert rows["a", 1] == (Decimal("7.25"), "", SECRET, NOON, ["x"], 0.5)
+    assert rows['b "c"', 2] == (Decimal("1.00"), None, 1, None, None, None)
 
 
 # -- what is refused -------------------------------------------------------------------------------
@@ -206,10 +211,11 @@ def test_rows_come_of_tables_and_files(
         ({"set": {"key": ("a", 1), "value": {"prize": 1}}}, "no column 'prize' in the value"),
         ({"set": {"key": ("a", 1), "value": {"n": "x"}}}, "'n'"),
         ({"set": {"key": ("a", 1), "value": {"n": None}}}, "'n'"),
-        ({"set": {"key": ("a", 1), "value": (1, 2)}}, "5 columns, not 2"),
+        ({"set": {"key": ("a", 1), "value": (1, 2)}}, "6 columns, not 2"),
         ({"set": {"key": ("a",), "value": {"n": 1}}}, "'item' is missing"),
         ({"set": '{"key": ["a", 1], "value": {"n": 1e400}}'}, "'n'"),
         ({"set": '{"key": ["a", 1], "value": {"note": 5}}'}, "'note'"),
+        ({"set": '{"key": ["a", 1], "value": {"weight": 1e400}}'}, "'weight'"),
         ({"set": '{"key": ["a", 1], "value": {"n": 4000000000}}'}, "'n'"),
         ({"set": '{"key": {"shop": "a"}, "value": {"n": 1}}'}, "The key has the columns"),
         ({"set": '{"key": ["a", 1], "value": {"at": "noon"}}'}, "'at' is not a time such as"),
@@ -222,6 +228,9 @@ def test_rows_come_of_tables_and_files(
         ({}, "Nothing would change"),
         ({"rows": "rows.txt"}, "is of no kind that is known"),
         ({"rows": "missing.csv"}, "cannot be read"),
+        ({"rows": "odd.parquet"}, "is no parquet file"),
+        ({"rows": "odd.csv"}, "is no CSV file with a header"),
+        ({"rows": "odd.jsonl"}, "In odd.jsonl: It is not text in UTF-8"),
         ({"rows": pa.table({"shop": ["a"]})}, "In rows: The key column 'item' is missing"),
         ({"rows": pa.table({"shop": ["a"], "item": [1], "odd": [1]})}, "no column 'odd'"),
         ({"rows": pa.table({"shop": ["a"], "item": ["x"]})}, "'item'"),
@@ -229,8 +238,11 @@ def test_rows_come_of_tables_and_files(
     ],
 )
 def test_what_does_not_fit_is_refused_by_name_before_anything_is_written(
-    prices: Path, given: dict[str, Any], told: str
+    prices: Path, given: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(prices.parent)
+    for name in ("odd.parquet", "odd.csv", "odd.jsonl"):
+        Path(name).write_bytes(b"\xff\xfe{\n")
     files = sorted(prices.rglob("*"))
     with pytest.raises(InvalidArgument) as refused:
         admin.repair(prices, **given)
@@ -243,6 +255,18 @@ def test_a_provider_used_alone_is_refused(tmp_path: Path) -> None:
     root = sample_roots.providers(tmp_path / "providers") / "0/1"
     with pytest.raises(InvalidArgument, match="Change it with the provider"):
         admin.repair(root, delete=(0,))
+
+
+def test_rows_that_a_provider_of_another_kind_keeps_are_refused(tmp_path: Path) -> None:
+    root = delivered(sample_roots.query(tmp_path / "query"))
+    path = root / "versions/2"
+    made = decode(path.read_bytes(), path.name)
+    store = made.operators[0]["default"]
+    parts = tuple(replace(part, segments=()) for part in store.partitions)
+    operators = {**made.operators, 0: {"default": replace(store, partitions=parts)}}
+    path.write_bytes(encode(replace(made, operators=operators)))
+    with pytest.raises(InvalidArgument, match="are kept by a provider of its own"):
+        admin.repair(root, operator=0, set={"key": "word-9", "value": 1})
 
 
 def test_a_key_below_the_bound_of_eviction_is_refused(tmp_path: Path) -> None:

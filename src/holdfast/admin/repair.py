@@ -21,6 +21,7 @@ from holdfast.admin.repair_changes import ChangeFinder, KeyChange
 from holdfast.admin.repair_commit import (
     check_deliverable,
     check_delivered,
+    check_own,
     commit,
     is_of_query,
 )
@@ -203,11 +204,7 @@ def plan_repair(
     """Plan a repair of a root that is open. The arguments are those of `repair`."""
     base = site.newest()
     chosen = site.root.store(operator, store)
-    if site.root.kind == "store":
-        raise InvalidArgument(
-            f"{site.location} is the store of a provider used alone, which a repair cannot write. "
-            "Nothing was changed. Change it with the provider."
-        )
+    check_own(site, base, (chosen.operator, chosen.name))
     if is_of_query(base):
         check_delivered(site, base)
     rules = StoreRules(base, chosen.operator, chosen.name, partials)

@@ -38,6 +38,23 @@ def is_of_query(base: Manifest) -> bool:
     return base.batch is not None or base.scope.get("kind") == "query"
 
 
+def check_own(site: Site, base: Manifest, place: StoreName) -> None:
+    """Refuse a store whose rows are not in the root, where only who keeps them can change them."""
+    operator, name = place
+    if site.root.kind == "store":
+        raise InvalidArgument(
+            f"{site.location} is the store of a provider used alone, which a repair cannot write. "
+            "Nothing was changed. Change it with the provider."
+        )
+    parts = base.operators[operator][name].partitions
+    if any(part.num_keys and not part.segments for part in parts):
+        raise InvalidArgument(
+            f"The rows of operator {operator}, store {name!r} in {site.location} are kept by a "
+            "provider of its own, which a repair cannot write. Nothing was changed. Change them "
+            "in the query."
+        )
+
+
 def check_delivered(site: Site, base: Manifest) -> None:
     """Refuse to commit over a version that the sink of the query may lack."""
 

@@ -180,7 +180,7 @@ class InputReader:
 
         try:
             table = parquet.read_table(path)
-        except pa.ArrowException:
+        except (pa.ArrowException, OSError):
             raise InvalidArgument(f"{path.name} is no parquet file.") from None
         yield from self._table(table, path.name)
 
@@ -219,15 +219,20 @@ class InputReader:
                     null_values=[""],
                 ),
             )
-        except pa.ArrowException:
+            names = table.column_names
+        except (pa.ArrowException, OSError, UnicodeDecodeError):
             raise InvalidArgument(f"{path.name} is no CSV file with a header.") from None
         with named(path.name):
-            self._given_columns(table.column_names)
+            self._given_columns(names)
         for number, row in enumerate(table.to_pylist(), 1):
             yield self._flat(row, f"{path.name}, row {number}", _of_text)
 
     def _json_lines(self, path: Path) -> Iterator[WantedRow]:
-        text = path.read_text()
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            with named(path.name):
+                raise InvalidArgument("It is not text in UTF-8.") from None
         for number, line in enumerate(text.splitlines(), 1):
             if not line.strip():
                 continue

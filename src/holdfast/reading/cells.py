@@ -183,7 +183,10 @@ def _atomic_from_json(name: str, cell: Any) -> Any:
     if name in _INTEGERS:
         return int(str(cell))
     if name in ("float", "double"):
-        return float(cell)
+        number = float(cell)
+        if math.isinf(number) and isinstance(cell, Decimal):
+            raise ValueError("too large")
+        return number
     if name == "boolean":
         return {"true": True, "false": False}[str(cell).lower()]
     if name == "binary":

@@ -11,6 +11,7 @@ from simulation.scenario import Theme
 
 from holdfast.backends import local
 from holdfast.backends.local import LocalStorage
+from holdfast.engine.versions import delivered
 from holdfast.engine.versions.claims import Claims
 from holdfast.spark.interop import local_names
 from holdfast.spark.running import ticks
@@ -67,7 +68,7 @@ MUTATIONS: dict[tuple[str, Theme], list[Patch]] = {
         (plans, "_name", lambda version, commit_id: f"{version}.plan"),
         (Plans, "find", _plan_of_number),
         (delivery, "delivered_path", lambda version, commit_id: f"delivered/{version}"),
-        (delivery, "delivered_notes", lambda manifest: [f"delivered/{manifest.version}"]),
+        (delivered, "delivered_notes", lambda manifest: [f"delivered/{manifest.version}"]),
     ],
     ("a failed query commits a tick", Theme.SINKS): [
         (ticks, "is_idle", _is_idle_by_flags),

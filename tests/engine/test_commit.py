@@ -23,6 +23,7 @@ from holdfast.engine.versions.commit import (
     fits,
     higher,
     is_stray,
+    is_within,
     judge_create,
     may_have_aged,
     next_operators,
@@ -253,6 +254,35 @@ def test_segments_that_were_read_instead_of_a_damaged_one_are_what_is_kept() -> 
     done = swap(merged[:2], number=51)
     done = Swap(done.inputs, replace(done.output, inputs=read))
     assert swap_in(merged, done)[0].inputs == read
+
+
+@pytest.mark.parametrize(
+    ("made_with", "bounds", "fine"),
+    [
+        ((None, None), (None, None), True),
+        ((None, None), (5, 5), True),
+        ((5, 7), (5, 7), True),
+        ((5, 7), (6, 8), True),
+        ((5, None), (4, 9), False),
+        ((5, None), (None, 9), False),
+        ((None, 7), (9, 6), False),
+        ((None, 7), (9, None), False),
+    ],
+)
+def test_a_swap_that_may_lack_rows_above_the_bounds_is_left_out(
+    made_with: tuple[Any, Any], bounds: tuple[Any, Any], fine: bool
+) -> None:
+    done = replace(swap([ref(1)]), evict=made_with[0], expire=made_with[1])
+    assert is_within(done, *bounds) == fine
+    plain = manifest(1, [[ref(1)]])
+    store = plain.operators[OPERATOR][STORE]
+    bounded = PartitionEntry(0, 1, (ref(1),), 1, *bounds)
+    base = replace(plain, operators={OPERATOR: {STORE: replace(store, partitions=(bounded,))}})
+    after = next_entry(base, prepared(0, 1, swaps=(done,)))
+    assert (done.output.name in [part.name for part in after.segments]) == fine
+    if made_with != (None, None) and not fine:
+        raised = prepared(0, 1, swaps=(done,), evict=made_with[0], expire=made_with[1])
+        assert done.output.name in [part.name for part in next_entry(base, raised).segments]
 
 
 def test_no_chain_takes_a_swap() -> None:

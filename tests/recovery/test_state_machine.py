@@ -28,6 +28,11 @@ from hypothesis.stateful import (
 from oracle import FakeTime, State, contents, keys_of, normal, table_of
 from seeds import budget, seed_of
 
+from holdfast.admin import clean_up as clean_up_module
+from holdfast.admin import compact, gc
+from holdfast.admin import compaction as compaction_module
+from holdfast.admin.rollback import plan_rollback
+from holdfast.admin.site import Site
 from holdfast.backends.hdfs_backed import HDFSBackedStateStoreProvider
 from holdfast.backends.memory import MemoryStorage
 from holdfast.conf import StateStoreConf
@@ -39,6 +44,7 @@ from holdfast.engine.versions import compaction
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import Conflict, IllegalState, InvalidArgument, VersionNotFound
 from holdfast.ids import StateStoreId
+from holdfast.reading import Root
 from holdfast.testing.faults import Call, Fault, FaultyStorage
 from holdfast.types import parse_schema
 
@@ -187,6 +193,7 @@ class Life(RuleBasedStateMachine):
         self.storage = FaultyStorage(self.inner)
         self.history: dict[int, State] = {0: State()}
         self.named: dict[str, int] = {}
+        self.returns: list[int] = []
         self.provider = self.new_provider()
         self.begin()
         if ground:  # a large oldest segment, so that there are merges that do not reach it
@@ -424,9 +431,16 @@ class Life(RuleBasedStateMachine):
     def clean(self, later: int) -> None:
         self.time.now_ms += later
         self.provider.cleanup()
-        there = set(VersionLog(self.inner, self.time.runtime()).versions())
-        kept = set(sorted(self.history)[-KEEP:]) | set(self.named.values())
+        self.forget_removed(KEEP)
+
+    def forget_removed(self, keep: int) -> None:
+        log = VersionLog(self.inner, self.time.runtime())
+        there = set(log.versions())
+        kept = set(sorted(self.history)[-keep:]) | set(self.named.values())
         assert kept - {0} <= there
+        for version in there:
+            lineage = sum(made <= version for made in self.returns)
+            assert log.load(version).lineage == lineage
         self.history = {
             v: s for v, s in self.history.items() if v in there or v in (0, self.newest)
         }
@@ -448,6 +462,59 @@ class Life(RuleBasedStateMachine):
                 self.named[name] = version
             assert log.tags() == self.named
         return name
+
+    # Operations from outside
+
+    def site(self) -> Site:
+        return Site(Root(self.storage), self.time.runtime(), None)
+
+    @precondition(lambda self: len(self.history) > 2)
+    @rule(seed=seeds, data=st.data())
+    def roll_back(self, seed: int, data: st.DataObject) -> None:
+        """History goes back, and the next version follows on the one that it went back to."""
+        there = VersionLog(self.inner, self.time.runtime()).versions()
+        choices = [v for v in sorted(self.history) if v in there and v != self.newest]
+        if not choices:
+            return
+        to = data.draw(st.sampled_from(choices))
+        self.work(seed)
+        if self.was_let_go(to):
+            with pytest.raises(VersionNotFound):
+                plan_rollback(self.site(), to).run()
+            return
+        made = plan_rollback(self.site(), to).run().version
+        assert made == self.newest + 1
+        with pytest.raises(IllegalState) as caught:
+            self.store.commit()
+        assert isinstance(caught.value.__cause__, Conflict)
+        self.store.abort()
+        self.history[made] = self.history[to]
+        self.returns.append(made)
+        self.begin()
+        self.compare_version(made)
+
+    @rule(seed=seeds)
+    def compact(self, seed: int) -> None:
+        self.work(seed)
+        with mock.patch.object(compaction_module, "open_site", return_value=self.site()):
+            plan = compact("")
+        if plan.is_void:
+            return
+        assert plan.run().version == self.newest + 1
+        with pytest.raises(IllegalState):
+            self.store.commit()
+        self.store.abort()
+        self.history[self.newest + 1] = self.history[self.newest]
+        self.begin()
+        self.compare_version(self.newest)
+
+    @rule(later=st.sampled_from([0, GRACE_MS, 10 * GRACE_MS]), keep=st.sampled_from([None, 2]))
+    def clean_from_outside(self, later: int, keep: int | None) -> None:
+        """What it leaves reads as before, and what the writer has prepared can be committed."""
+        self.time.now_ms += later
+        with mock.patch.object(clean_up_module, "open_site", return_value=self.site()):
+            gc("", keep=keep).run()
+        self.forget_removed(2 if keep else KEEP)
 
     def was_let_go(self, version: int) -> bool:
         """Whether only a tag kept a version, and it was removed: the next clean-up takes it."""

@@ -233,6 +233,23 @@ def test_the_feed_lists_updates_and_deletes_of_every_version_in_the_range(
     assert rows(frame) == [change for change in CHANGES if start <= change[0] <= last]
 
 
+def test_a_history_that_went_back_is_read_by_version_and_its_feed_undoes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sample_roots.rolled_back_shop(tmp_path)  # version 5 is version 2 again
+    states = {version: rows(load(spark, tmp_path, version=version)) for version in range(7)}
+    assert states[5] == states[2] != states[4]
+    assert states[6] == rows(load(spark, tmp_path))
+    frame = load(spark, tmp_path, readChangeFeed="true", changeStartVersion=1)
+    back = [
+        (5, "delete", ("Kun",), None, 1),
+        (5, "update", ("Jade",), (800,), 0),
+        (5, "update", ("Sankar",), (200,), 1),
+        (6, "update", ("Sankar",), (300,), 1),
+    ]
+    assert rows(frame) == [*CHANGES, *back]
+
+
 def test_the_feed_is_the_same_after_merges_and_shows_no_eviction(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import holdfast
-from holdfast import StateStoreConf, VersionedStore
+from holdfast import StateStoreConf, VersionedStore, admin
 from holdfast.backends.local import LocalStorage
 from holdfast.errors import (
     Closed,
@@ -24,6 +24,7 @@ from holdfast.errors import (
     Unavailable,
     VersionNotFound,
 )
+from holdfast.reading import open_root
 
 EAGER = {"min_deltas_for_snapshot": 3, "min_versions_to_retain": 2, "grace_period_ms": 0}
 
@@ -618,3 +619,30 @@ def test_maintain_with_snapshot_merges_everything_whether_due_or_not(tmp_path: P
             pass
         assert db.at(db.version).metrics.json()["numSegments"] == 2
         assert db.scan().sort_by("k") == before
+
+
+@pytest.mark.parametrize("bound", ["evict", "expire"])
+def test_a_merge_from_before_a_rollback_that_lowers_a_bound_is_not_used(
+    tmp_path: Path, bound: str
+) -> None:
+    """It lacks rows that are back. A store in one process goes on across a rollback by another."""
+    with holdfast.open(tmp_path, key="day int", value="n int", key_index_ordinal=0) as db:
+        for version in (1, 2):
+            with db.update() as store:
+                for day in range(version, 10, 2):
+                    store.put((day,), (version,), expires_ms=day)
+        state = dict(db.at(2).iterator())
+        with db.update() as store:
+            assert getattr(store, bound)(5) == 5
+        db.maintain(snapshot=True)
+        admin.rollback(tmp_path, 2).run()
+        assert db.refresh() == 4
+        with db.update() as store:
+            store.put((20,), (20,))
+        assert dict(db.at(5).iterator()) == state | {(20,): (20,)}
+        db.maintain(snapshot=True)
+        with db.update() as store:
+            store.put((21,), (21,))
+        assert dict(db.at(6).iterator()) == state | {(20,): (20,), (21,): (21,)}
+        kinds = [file.kind for chain in open_root(tmp_path).chains() for file in chain.segments]
+        assert "snapshot" in kinds, "later merges are used again"

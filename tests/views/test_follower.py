@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast
+from holdfast import admin
 from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import InvalidArgument, Unavailable
@@ -494,3 +495,29 @@ def test_a_missing_client_is_named_with_the_extra_that_brings_it(
     with pytest.raises(InvalidArgument) as refused:
         open_view(ViewSpec(location, schema))
     assert f'pip install "holdfast[{extra}]"' in str(refused.value)
+
+
+def test_a_view_is_filled_when_the_history_goes_back(kept: Kept, tmp_path: Path) -> None:
+    """What was undone leaves it: keys that were added, and changes of those that stay."""
+    with _open(tmp_path) as db:
+        _put(db, {"a": 1, "b": 2})
+        _put(db, {"a": 10, "c": 3, "b": None})
+    assert _shown(kept.rows) == {"a": 10, "c": 3}
+    admin.rollback(tmp_path, 1).run()
+    with _open(tmp_path) as db:
+        assert _shown(kept.rows) == {"a": 1, "b": 2}
+        kept.calls.clear()
+        _put(db, {"b": 5})
+        assert _shown(kept.rows) == {"a": 1, "b": 5}
+        assert "older" not in kept.calls, "from there on changes alone"
+
+
+def test_a_view_that_missed_a_return_is_filled_too(kept: Kept, tmp_path: Path) -> None:
+    with _open(tmp_path) as db:
+        _put(db, {"a": 1})
+        _put(db, {"a": 10, "c": 3})
+    admin.rollback(tmp_path, 1).run()
+    with holdfast.open(tmp_path) as db:
+        _put(db, {"d": 4})
+    with _open(tmp_path):
+        assert _shown(kept.rows) == {"a": 1, "d": 4}

@@ -286,7 +286,7 @@ class EngineProvider(StateStoreProvider):
         """
         with self._lock:
             entry = self._entry(manifest)
-            self._merges.keep_fitting(entry.segments)
+            self._merges.keep_fitting(entry)
             chain = Chain(entry, manifest.version, self._cache)
             self._keep(manifest.version, OpenVersion(manifest, chain, newest_at_ms))
 
@@ -331,7 +331,7 @@ class EngineProvider(StateStoreProvider):
     def _merge_inside_batch(self, chain: Chain) -> None:
         """Merge a chain that is at its limit before the batch continues: reads must stay fast."""
         if self._prepares_only:  # in a query nothing else reports which merges a version includes
-            self._merges.keep_fitting(chain.entry.segments)
+            self._merges.keep_fitting(chain.entry)
         if len(chain.entry.segments) >= self._conf.max_segments and not self._merges.finished:
             self._merge(chain)
 
@@ -362,7 +362,7 @@ class EngineProvider(StateStoreProvider):
             if newest is None:
                 return False
             entry = self._entry((load or self._versions.load)(newest))
-            self._merges.keep_fitting(entry.segments, check_files=True)
+            self._merges.keep_fitting(entry, check_files=True)
             if self._merges.finished:
                 return False
             chain = Chain(entry, newest, self._cache)

@@ -35,6 +35,9 @@ class Swap:
 
     inputs: tuple[str, ...]
     output: SegmentRef
+    evict: int | None = None
+    """The bound it was made with: rows at or below may be missing in `output`."""
+    expire: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +155,10 @@ def next_operators(
 ) -> dict[int, dict[str, StoreEntry]]:
     """The operators of the version after `base`.
 
-    A swap is applied where exactly its inputs still stand side by side, and its file is among
-    `present` (None: all are). Otherwise it is left out: the segments it would replace still hold
-    the data, so nothing is lost but the work of merging.
+    A swap is applied where exactly its inputs still stand side by side, the bounds are not below
+    those it was made with, and its file is among `present` (None: all are). Otherwise it is left
+    out: the segments it would replace still hold the data, so nothing is lost but the work of
+    merging.
     """
     by_place = {row.place: row for row in prepared}
     return {
@@ -181,8 +185,10 @@ def _next_entry(
     entry: PartitionEntry, row: PreparedPartition, directory: str, present: Collection[str] | None
 ) -> PartitionEntry:
     segments = entry.segments
+    evict, expire = higher(entry.evict, row.evict), higher(entry.expire, row.expire)
     for swap in row.swaps:
-        if present is None or swap.output.path(directory) in present:
+        is_there = present is None or swap.output.path(directory) in present
+        if is_there and is_within(swap, evict, expire):
             segments = swap_in(segments, swap)
     if row.delta is not None:
         segments = (row.delta, *segments)
@@ -190,14 +196,26 @@ def _next_entry(
         entry,
         segments=segments,
         num_keys=row.num_keys,
-        evict=higher(entry.evict, row.evict),
-        expire=higher(entry.expire, row.expire),
+        evict=evict,
+        expire=expire,
     )
 
 
 def fits(segments: tuple[SegmentRef, ...], swap: Swap) -> bool:
     """Whether the swap's inputs stand side by side in `segments`."""
     return swap_in(segments, swap) is not segments
+
+
+def is_within(swap: Swap, evict: int | None, expire: int | None) -> bool:
+    """Whether a swap has every row that these bounds show.
+
+    A bound steps back where history does: what was merged before that may lack rows that are back.
+    """
+    return _reaches(evict, swap.evict) and _reaches(expire, swap.expire)
+
+
+def _reaches(bound: int | None, wanted: int | None) -> bool:
+    return wanted is None or (bound is not None and bound >= wanted)
 
 
 def swap_in(segments: tuple[SegmentRef, ...], swap: Swap) -> tuple[SegmentRef, ...]:

@@ -127,4 +127,5 @@ def merge(
     log.info("Merged %d segments of %s into %s", len(refs), storage.location, path)
     kind = _kind(chain.entry, todo)
     output = SegmentRef(kind, refs[-1].low, refs[0].high, attempt, info, inputs=read)
-    return Swap(tuple(ref.name for ref in refs), output)
+    names, bounds = tuple(ref.name for ref in refs), chain.bounds
+    return Swap(names, output, bounds.evict, bounds.expire)

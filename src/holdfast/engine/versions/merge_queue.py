@@ -6,12 +6,12 @@ from holdfast.conf import StateStoreConf
 from holdfast.engine.counters import Counters
 from holdfast.engine.files import copies
 from holdfast.engine.files.blocks import BadSegment
-from holdfast.engine.files.manifest import SegmentRef
+from holdfast.engine.files.manifest import PartitionEntry, SegmentRef
 from holdfast.engine.partition.chain import Chain, SegmentCache
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions import compaction
-from holdfast.engine.versions.commit import Swap, fits
+from holdfast.engine.versions.commit import Swap, fits, is_within
 
 
 class MergeQueue:
@@ -37,12 +37,18 @@ class MergeQueue:
         """Merges that wait for the next commit."""
         return tuple(self._swaps)
 
-    def keep_fitting(self, segments: tuple[SegmentRef, ...], *, check_files: bool = False) -> None:
-        """Forget merges of other segments than these; with `check_files` also those removed."""
+    def keep_fitting(self, entry: PartitionEntry, *, check_files: bool = False) -> None:
+        """Forget merges that do not fit a version of the partition.
+
+        They are of other segments, or made with a higher bound. With `check_files` those that were
+        removed are forgotten as well.
+        """
         self._swaps = [
             swap
             for swap in self._swaps
-            if fits(segments, swap) and not (check_files and self._is_gone(swap))
+            if fits(entry.segments, swap)
+            and is_within(swap, entry.evict, entry.expire)
+            and not (check_files and self._is_gone(swap))
         ]
 
     def _is_gone(self, swap: Swap) -> bool:

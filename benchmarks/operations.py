@@ -26,6 +26,7 @@ from holdfast import admin
 _ROUNDS = 7
 _KEYS = 10_000_000
 _PARTITIONS = 4
+_VERSIONS = 1_000
 
 
 def main() -> int:
@@ -96,6 +97,23 @@ def repair(folder: Path, scale: int, report: Report) -> None:
     report.add(f"find one key of {keys:,} by a filter", filtered, "s")
 
 
+def gc(folder: Path, scale: int, report: Report) -> None:
+    """The plan of a clean-up over many versions, all of which it has to read."""
+    versions = _VERSIONS // scale
+    conf = {"maintenance_interval_ms": 10**9, "min_versions_to_retain": 2}
+    with holdfast.open(
+        folder / "root", "k long", "v long", partitions=_PARTITIONS, conf=conf
+    ) as db:
+        for version in range(versions):
+            with db.update() as update:
+                update.put_many(pa.table({"k": np.arange(10), "v": np.full(10, version)}))
+            if version % 20 == 0:
+                db.maintain()  # merges; nothing is removed within the grace period
+    times = [seconds(lambda: admin.gc(folder / "root").lines()) for _ in range(_ROUNDS)]
+    name = f"gc --dry-run over {versions + 1:,} versions"
+    report.add(name, statistics.median(times), "s", at_most=2.0)
+
+
 def filled(root: Path, keys: int) -> Path:
     """A store of so many keys, as one snapshot for each partition and a few deltas."""
     with holdfast.open(
@@ -125,7 +143,7 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-PARTS = {"rollback": rollback, "fork": fork, "repair": repair}
+PARTS = {"rollback": rollback, "fork": fork, "repair": repair, "gc": gc}
 
 
 if __name__ == "__main__":

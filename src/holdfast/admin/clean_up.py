@@ -121,7 +121,7 @@ class CleanUpPlan(OperationPlan):
         plan = _planned(self.site, self.cleaner, self.keep, self.reason)
         found, site = plan.findings, self.site
         if not plan.is_void:
-            detail, newest = plan._removed(plan.todo), max(found.survey.kept)
+            detail, newest = plan._in_words(), max(found.survey.kept)
             entry = site.entry("gc", newest, self.reason, detail, makes_version=False)
             site.journal.begin(entry)
         for name in found.left_tags:
@@ -144,6 +144,12 @@ class CleanUpPlan(OperationPlan):
             "tags": dict(found.left_tags),
             "attempts": [entry.id for entry in found.attempts],
         }
+
+    def _in_words(self) -> JsonBody:
+        """What is to be removed, as the journal keeps it: a thousand versions are one range."""
+        removed = self._removed(self.todo)
+        removed["versions"] = spans(sorted(self.todo.versions)) or "none"
+        return {name: what for name, what in removed.items() if what not in ({}, [])}
 
     def _files(self, files: Collection[str]) -> str:
         return f"{_count(len(files), 'file')} ({size_text(self.size_of(files))})"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.admin.plan import Lines, OperationPlan, OperationResult, driver_line
+from holdfast.admin.repair_commit import check_delivered, is_of_query
 from holdfast.admin.site import Location, Site, open_site
 from holdfast.engine.counters import Counters
 from holdfast.engine.files.manifest import Manifest, PartitionEntry
@@ -20,13 +21,11 @@ from holdfast.engine.partition.chain import Chain, SegmentCache
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.versions.commit import PreparedPartition, StorePartition
 from holdfast.engine.versions.committer import Committer
-from holdfast.engine.versions.delivered import is_known_delivered
 from holdfast.engine.versions.journal import OperationEntry
 from holdfast.engine.versions.merge_queue import MergeQueue
 from holdfast.engine.versions.numbering import Numbering, lost_numbers
 from holdfast.engine.versions.requests import is_mergeable, leave_request
 from holdfast.engine.versions.rewrite import prepare_unchanged
-from holdfast.errors import Corruption, IllegalState, VersionNotFound
 from holdfast.reading import Progress
 from holdfast.reading.json import JsonBody
 from holdfast.reading.words import size_text
@@ -80,13 +79,17 @@ class CompactPlan(OperationPlan):
 
     def lines(self) -> Lines:
         segments = sum(each.segments for each in self.partitions)
-        lines = [
-            (
-                "compact",
-                f"{_count(len(self.partitions), 'partition')} of version {self.base}: "
-                f"{_count(segments, 'segment')}, {size_text(self.size_bytes)}",
-            )
-        ]
+        lines = (
+            []
+            if self.is_void
+            else [
+                (
+                    "compact",
+                    f"{_count(len(self.partitions), 'partition')} of version {self.base}: "
+                    f"{_count(segments, 'segment')}, {size_text(self.size_bytes)}",
+                )
+            ]
+        )
         if self.merged:
             lines.append(("merged", f"{_count(self.merged, 'partition')} already"))
         if self.foreign:
@@ -177,8 +180,8 @@ def compact(
     ]
     due = [each for each in chosen if is_mergeable(each[2].segments)]
     foreign = sum(not entry.segments and entry.num_keys > 0 for _, _, entry in chosen)
-    if due and not request:
-        _check_delivered(site, base)
+    if due and not request and is_of_query(base):
+        check_delivered(site, base)
     return CompactPlan(
         "compact",
         site.location,
@@ -197,25 +200,6 @@ def compact(
 def _to_merge(operator: int, store: str, entry: PartitionEntry) -> PartitionToMerge:
     size = sum(ref.info.size for ref in entry.segments)
     return PartitionToMerge(operator, store, entry.index, len(entry.segments), size)
-
-
-def _check_delivered(site: Site, base: Manifest) -> None:
-    """Refuse to commit over a version that the sink of its query may lack."""
-
-    def before() -> Manifest | None:
-        try:
-            return site.versions.load(base.version - 1)
-        except (VersionNotFound, Corruption):
-            return None
-
-    is_of_query = base.batch is not None or base.scope.get("kind") == "query"
-    if not is_of_query or is_known_delivered(site.storage, base, before, site.checkpoint):
-        return
-    named = "" if site.checkpoint is not None else "Name its checkpoint with --checkpoint, or run"
-    raise IllegalState(
-        f"Version {base.version} of {site.location} is not known to have reached the sink. Nothing "
-        f"was changed. {named or 'Run'} the query once more, or leave a request with --request."
-    )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ converted at once, and the DataFrame of a key is a slice of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import InvalidArgument
 from holdfast.streams.processors.rows import plain
-from holdfast.types import Schema
+from holdfast.types import Schema, one_array
 
 _ROWS_AT_A_TIME = 50_000
 _FRAMES_AT_A_TIME = 20_000
@@ -70,6 +70,11 @@ class PandasFrames:
     is_strict: bool = False
     limits: FrameLimits = FrameLimits()
 
+    @property
+    def timer_zone(self) -> str:
+        """As in Spark, keys of timers show the same time as those of DataFrames."""
+        return self.zone
+
     def rows(self, batch: pa.RecordBatch) -> Cut:
         """The rows of a batch, to be cut into groups."""
         pandas = pandas_for("A processor of DataFrames")
@@ -85,6 +90,18 @@ class PandasFrames:
         frame.columns = [label for _, label in self.columns]
         most = self.limits.rows_of(batch)
         return Cut(frame, loose, 0, batch.num_rows, most, pandas.RangeIndex)
+
+    def keys(self, columns: Sequence[pa.ChunkedArray]) -> list[tuple[Any, ...]]:
+        """The keys of groups; timestamps are pandas' and naive, as in DataFrames."""
+        return list(zip(*map(self._key_cells, columns), strict=True))
+
+    def _key_cells(self, column: pa.ChunkedArray) -> list[Any]:
+        if not pa.types.is_timestamp(column.type):
+            cells: list[Any] = column.to_pylist()
+            return cells
+        made = to_pandas(one_array(column), "key", self.zone)
+        there = column.is_valid().to_pylist()
+        return [cell if valid else None for cell, valid in zip(made, there, strict=True)]
 
     def group(self, parts: Iterator[Cut]) -> Iterator[Any]:
         """The DataFrames of a group."""

@@ -61,6 +61,31 @@ def test_several_inputs_make_one_watermark_as_in_spark(
     assert native
 
 
+@pytest.mark.parametrize("policy", ["min", "max"], indirect=True)
+def test_after_a_restart_inputs_begin_anew_below_one_watermark_as_in_spark(
+    spark: SparkSession, native_runs: NativeRuns, tmp_path: Path, policy: str
+) -> None:
+    left, right = tmp_path / "left", tmp_path / "right"
+    write_batches(right, seed=8, batches=4, spread_s=60)
+
+    def both(wrap: Callable[[DataFrame], Any]) -> Any:
+        first, second = (
+            wrap(source_of(spark, folder)).withWatermark("ts", "1 minute")
+            for folder in (left, right)
+        )
+        return _windows(first.union(second))
+
+    native, ours = [], []
+    for batches in (1, 4):  # the second run has rows of the left input alone
+        write_batches(left, seed=7, batches=batches, spread_s=60)
+        sparks = both(lambda frame: frame)
+        native.append(in_order(native_runs.outputs(sparks, tmp_path / "a", "append", left, right)))
+        ours.append(in_order(outputs_of(both(stateful), tmp_path / "b", "append")))
+    assert ours == native
+    assert native[0]
+    assert not native[1]
+
+
 def test_a_watermark_already_on_the_dataframe_is_honoured(
     spark: SparkSession, native_runs: NativeRuns, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
@@ -259,7 +260,7 @@ def test_a_list_is_put_whole_from_any_iterable() -> None:
 
 @pytest.mark.parametrize("method", ["get", "exists", "clear"])
 def test_a_variable_that_init_got_and_deleted_cannot_be_used(method: str) -> None:
-    with pytest.raises(IllegalState, match="deleteIfExists"):
+    with pytest.raises(PySparkRuntimeError, match=r"^Error \w+ value state.*deleteIfExists"):
         _scripted(lambda own: getattr(own.gone, method)(), deletes="gone")
     assert _scripted(lambda own: own.list.exists(), deletes="gone") == ["False"]
 

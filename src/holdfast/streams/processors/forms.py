@@ -48,6 +48,22 @@ def row_maker(names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Any]:
     return functools.partial(tuple.__new__, kind)
 
 
+_SPARKS_WORDS = {"exists": "checking", "get": "getting", "clear": "clearing"}
+"""How Spark begins its errors about a variable, by the method that was called."""
+
+
+def deleted_error(name: str, kind: str, method: str) -> Exception:
+    """PySpark's error for the use of a variable that init() has deleted, in its words."""
+    from pyspark.errors import PySparkRuntimeError
+
+    doing = _SPARKS_WORDS.get(method, "updating")
+    what = f"{'map' if kind == 'map' else 'value'} state{' exists' * (method == 'exists')}"
+    return PySparkRuntimeError(
+        f"Error {doing} {what}: init() deleted the state variable {name!r} with deleteIfExists. "
+        "Delete it only where it is not used any more."
+    )
+
+
 class StateForm:
     """How rows of one schema come to a processor, and from it.
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from holdfast.errors import IllegalState, InvalidArgument
 from holdfast.streams.clock import NO_TIME
+from holdfast.streams.processors.forms import deleted_error
 from holdfast.streams.processors.states import (
     ListState,
     MapState,
@@ -110,7 +111,7 @@ class Handle:
         self.variables[name] = variable
         state = None if self._open is None else self._open(variable)
         if state is None:
-            unopened = self._unopened[name] = _UnopenedVariable(name)
+            unopened = self._unopened[name] = _UnopenedVariable(name, kind)
             return cast(StateVariable, unopened)
         self.states.append(state)
         return state
@@ -158,18 +159,15 @@ class Handle:
 class _UnopenedVariable:
     """Stands for a variable without a current key, or a deleted one; every use is an error."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, kind: Kind) -> None:
+        self._name, self._kind = name, kind
         self.is_deleted = False
 
     def __getattr__(self, what: str) -> Any:
         if what.startswith("_"):
             raise AttributeError(what)
         if self.is_deleted:
-            raise IllegalState(
-                f"The state variable {self._name!r} was used, but init() deleted it with "
-                "deleteIfExists. Delete it only where it is not used any more."
-            )
+            raise deleted_error(self._name, self._kind, what)
         raise IllegalState(
             f"The state variable {self._name!r} was used without a key: in init() or close()."
         )

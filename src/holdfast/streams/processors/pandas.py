@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -40,12 +41,14 @@ def pandas_for(what: str) -> Any:
 
 @dataclass(frozen=True)
 class FrameLimits:
-    """How large a DataFrame of a key's rows may be; the defaults are those of Spark's settings."""
+    """What Spark's settings say of DataFrames; the defaults are those of the settings."""
 
     rows: int = 10_000
     """The most rows; 0 or less: no limit."""
     bytes: int = 64 << 20
     """The most bytes, by the average row of a batch. A DataFrame has a row at least."""
+    coerces_integers: bool = False
+    """Whether integers may be returned for any decimal that has room for them."""
 
     def rows_of(self, batch: pa.RecordBatch) -> int:
         """The most rows of a DataFrame of this batch."""
@@ -319,15 +322,31 @@ class _FrameCopy:
         chunks = []
         for dtype, some in groupby(cells, key=lambda part: part.dtype):
             try:
-                chunks.append(_to_arrow(list(some), field.type, self._style.zone))
+                parts = list(some)
+                if self._style.limits.coerces_integers and pa.types.is_decimal(field.type):
+                    parts = list(map(_decimals, parts))
+                chunks.append(_to_arrow(parts, field.type, self._style.zone))
                 continue
             except (pa.ArrowException, TypeError, ValueError, OverflowError):
                 pass
             raise InvalidArgument(
-                f"The column {field.name!r} that the processor returned is {dtype} in pandas and "
-                f"cannot be converted to {field.type}."
+                f"Failed to convert the values: the column {field.name!r} that the processor "
+                f"returned is {dtype} in pandas and cannot be converted to {field.type}."
             )
         return chunks
+
+
+def _decimals(cells: Any) -> Any:
+    """Integers as decimals; all other cells as they are."""
+    if cells.dtype.kind not in "iu":
+        return cells
+    there = [None if cell is None or cell != cell else Decimal(int(cell)) for cell in _plain(cells)]
+    return np.array(there, dtype=object)
+
+
+def _plain(cells: Any) -> list[Any]:
+    """Cells without pandas' own null."""
+    return [None if cell is pandas_for("A processor").NA else cell for cell in cells]
 
 
 def _columns(frame: Any, places: list[int]) -> list[Any]:

@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,12 @@ def start(
     )
 
 
-def main(folder: Path) -> None:
+def write_golden(
+    folder: Path,
+    write: Callable[[Path, int], None],
+    start: Callable[[SparkSession, Path, Path, dict[int, list[Any]]], Any],
+) -> None:
+    """Run two batches of a stream, and write its checkpoint and what its sink was given."""
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -91,4 +97,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    write_golden(Path(sys.argv[1]), write, start)

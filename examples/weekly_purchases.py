@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class WeeklyPurchases(StatefulProcessor):
         self.spending = handle.getValueState("spending", "total long, last timestamp")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        total, last = self.spending.get() or (0, None)
+        total, last = self.held()
         for row in rows:
             at_ms = int(row.eventtime.timestamp() * 1000)
             self.purchases.appendValue((row.shopping, at_ms))
@@ -47,12 +48,17 @@ class WeeklyPurchases(StatefulProcessor):
         self.spending.update((total, last))
         yield Row(user=key[0], total=total, last=last)
 
+    def held(self) -> tuple[int, datetime | None]:
+        """What is held. As in Spark, timestamps of rows have a zone, and those of state do not."""
+        total, last = self.spending.get() or (0, None)
+        return total, last and last.astimezone()
+
     def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[Row]:
         moment = expiredTimerInfo.getExpiryTimeInMs()
         left = [item for item in self.purchases.get() if item[1] + STAYS_MS > moment]
-        _, last = self.spending.get()
+        _, last = self.held()
         if not left:
             self.purchases.clear()
             self.spending.clear()

@@ -99,6 +99,10 @@ CONDITIONS: dict[str, tuple[str, str]] = {
         "The executors' Python lacks Holdfast, or a package that its tasks import.",
         "Install it there, or ship it with the job; the page on streams has the commands.",
     ),
+    "ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE": (
+        "A processor set a list state to an empty list, or appended one, which Spark rejects also.",
+        "Remove the list with clear(), or leave the call out.",
+    ),
     "STATE_STORE_ILLEGAL_STATE": (
         "The call is not allowed in the store's present state.",
         "A store takes updates only until it is committed or aborted.",

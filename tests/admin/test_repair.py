@@ -399,7 +399,7 @@ def test_aggregates_are_set_by_their_values(aggregation: Path) -> None:
         "spread_mean": 2.5,
         "spread_square": 0.5,
         "users": 1,
-        "users_sketch": b"sketch",
+        "users_hyperloglog": b"sketch",
         "last_": "y",
         "last_seen": True,
         "names": ["p", "q"],
@@ -436,7 +436,7 @@ def test_a_new_group_has_nothing_of_the_aggregates_that_are_not_given(aggregatio
         ({"n": None}, "of count(1)"),
         ({"n": -1}, "of count(1)"),
         ({"spread": 1.0}, "of stddev(amount)"),
-        ({"users": 4}, "users, users_sketch"),
+        ({"users": 4}, "users, users_hyperloglog"),
         ({"last_": None}, "of last(name)"),
         ({"names": ["p", "p"]}, "of collect_set(name)"),
     ],
@@ -484,7 +484,7 @@ def test_the_schema_says_which_columns_belong_together(aggregation: Path) -> Non
         ("mean_sum", "mean_count"),
         ("last_", "last_seen"),
         ("spread_count", "spread_mean", "spread_square"),
-        ("users", "users_sketch"),
+        ("users", "users_hyperloglog"),
     }
     shown = run("show", aggregation, "--schema")
     assert "avg(amount)" in shown

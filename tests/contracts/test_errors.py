@@ -20,7 +20,7 @@ KINDS = [
     if issubclass(kind, HoldfastError) and kind is not HoldfastError
 ]
 
-SPARKS_OWN = {"ARITHMETIC_OVERFLOW"}
+SPARKS_OWN = {"ARITHMETIC_OVERFLOW", "ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE"}
 """Conditions Spark itself raises for the same thing."""
 
 

@@ -113,7 +113,7 @@ class Calls(Everything):
 
 
 _HELD = [
-    True, (1,), True, [(1,), (2,), (3,), (4,), (5,)], True, (10,), None, True,
+    True, (1,), True, [(1,), (2,), (3,), (4,), (5,)], True, Row(n=10), None, True,
     [(1,), (2,)], [(10,), (20,)], [((1,), (10,)), ((2,), (20,))],
 ]  # fmt: skip
 _OVER = [False, None, False, [], False, None, None, False, [], [], []]
@@ -316,9 +316,8 @@ def test_a_moment_without_a_time_zone_is_one_of_the_process() -> None:
             naive = START.astimezone().replace(tzinfo=None)
             self.at.update((naive,))
             self.all.updateValue((naive,), (START,))
-            yield Row(
-                id=key[0], what=str(self.at.get()[0] == START and self.all.containsKey((naive,)))
-            )
+            held = self.at.get(), list(self.all.iterator()), self.all.containsKey((START,))
+            yield Row(id=key[0], what=str(held == ((naive,), [((naive,), (naive,))], True)))
 
     assert [row.what for row in _driver(Moments()).push([_row("a", 1)])] == ["True"]
 

@@ -183,3 +183,25 @@ def test_whole_numbers_are_no_decimals() -> None:
     assert table.column("a").to_pylist() == [Decimal("5.00")]
     with pytest.raises(InvalidArgument, match="'a' that the processor returned is int64"):
         list(style.tables(iter([pd.DataFrame({"a": [5]})])))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "Int64"])
+def test_integers_become_decimals_where_the_setting_says_so(dtype: str) -> None:
+    returned = pd.DataFrame({"d": pd.Series([7, 120], dtype=dtype)})
+    output = parse_schema("d decimal(10,2)")
+    style = PandasFrames((), output, "UTC", limits=FrameLimits(coerces_integers=True))
+    (table,) = style.tables(iter([returned]))
+    assert table.column("d").to_pylist() == [Decimal(7), Decimal(120)]
+    with pytest.raises(InvalidArgument, match="Failed to convert the values: the column 'd'"):
+        list(PandasFrames((), output, "UTC").tables(iter([returned])))
+    narrow = PandasFrames((), parse_schema("d decimal(4,2)"), "UTC", limits=style.limits)
+    with pytest.raises(InvalidArgument, match="'d'"):
+        list(narrow.tables(iter([returned])))
+
+
+def test_nulls_among_integers_stay_null_as_decimals() -> None:
+    returned = pd.DataFrame({"d": pd.array([7, None], dtype="Int64")})
+    output = parse_schema("d decimal(10,2)")
+    style = PandasFrames((), output, "UTC", limits=FrameLimits(coerces_integers=True))
+    (table,) = style.tables(iter([returned]))
+    assert table.column("d").to_pylist() == [Decimal(7), None]

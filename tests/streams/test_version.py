@@ -89,8 +89,18 @@ def test_only_a_tick_by_the_clock_alone_may_become_no_version(
 
 def test_event_times_behind_operators_follow_those_before_them() -> None:
     start = marked(policy="min", inputs=(40, 30))
-    step = schedule().step(start, BATCH, 0).observed([Observation(60, 10)], [Observation(35, 1)])
+    run = schedule().begun()
+    step = run.step(start, BATCH, 0).observed([Observation(60, 10)], [Observation(35, 1)])
     assert (step.marks.inputs, step.marks.next_ms) == ((50, 34), 34)
+
+
+def test_inputs_begin_anew_in_the_first_batch_of_a_run_and_the_combined_watermark_stays() -> None:
+    start = marked(policy="min", inputs=(40, 30), evict_ms=30, next_ms=30)
+    seen = [Observation(60, 10), Observation(None, 10)]
+    first = schedule().step(start, BATCH, 0).observed(seen)
+    assert (first.marks.inputs, first.marks.next_ms) == ((50, 0), 30)
+    later = schedule().begun().step(start, BATCH, 0).observed(seen)
+    assert (later.marks.inputs, later.marks.next_ms) == ((50, 30), 30)
 
 
 def test_in_a_tick_the_watermarks_before_the_first_operator_stay_where_they_are() -> None:

@@ -161,7 +161,7 @@ def aggregation(root: Path) -> Path:
     value = (
         "total long, price decimal(22,2), price_seen boolean, n long, mean_sum double, "
         "mean_count long, spread_count double, spread_mean double, spread_square double, "
-        "users long, users_sketch binary, last_ string, last_seen boolean"
+        "users long, users_hyperloglog binary, last_ string, last_seen boolean"
     )
     row = (5, None, False, 2, 5.0, 2, 2.0, 2.5, 0.5, 1, b"sketch", "x", True, ["x"])
     noon = datetime.fromtimestamp(NOON_MS / 1000, UTC)

@@ -96,6 +96,8 @@ class Schedule:
         `lost` numbers of versions that were given up are left out.
         """
         marks = Watermarks.of(base.watermark)
+        if batch is not None and not self.has_run:
+            marks = marks.restarted()
         moves = batch is not None or self.has_run
         return VersionStep(
             base,

@@ -42,6 +42,13 @@ class Watermarks:
         """The same watermarks at a later time, for a version that must not change them."""
         return replace(self, clock_ms=max(self.clock_ms, now_ms))
 
+    def restarted(self) -> Watermarks:
+        """The watermarks for the first batch of a run, whose inputs restart from 0, as in Spark.
+
+        The query's combined watermark stays: it holds for all of its runs.
+        """
+        return replace(self, inputs=())
+
     def observed(self, largest_ms: Sequence[int | None], delays_ms: Sequence[int]) -> Watermarks:
         """The watermarks after a batch whose inputs had event times up to `largest_ms`.
 

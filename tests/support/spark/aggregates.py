@@ -52,8 +52,8 @@ _AVERAGE = Kept(2, 2, _average, _average)
 _MOMENTS = Kept(3, 3, _moments, _moments)
 _PAIR = Kept(2, 2, _same)
 _OPAQUE = Kept(1, 1, None)
-# 512 registers of 6 bits in 52 longs, and ours: an estimate and a sketch.
-_SKETCH = Kept(52, 2, None)
+# 512 registers of 6 bits in 52 longs, and ours: an estimate and the registers.
+_REGISTERS = Kept(52, 2, None)
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,6 @@ class Function:
     kept: tuple[Kept, ...]
     by_arrival: bool = False
     """Whether it depends on the order in which rows come."""
-
-    rsd: float = 0.0
-    """By how much an estimate may be off."""
 
 
 def _sql(text: str, *kept: Kept, **more: Any) -> tuple[str, Function]:
@@ -105,7 +102,7 @@ AGGREGATES: dict[str, Function] = dict([
     # The order values are unique: a tie may go either way in Spark.
     _sql("max_by(s, u)", _PAIR),
     _sql("min_by(d, u)", _PAIR),
-    _sql("approx_count_distinct(i)", _SKETCH, rsd=0.05),
+    _sql("approx_count_distinct(i)", _REGISTERS),
     # All rows of a batch have the same b; of others the order within a batch is not defined.
     _sql("first(b)", _PAIR, by_arrival=True),
     _sql("last(b)", _PAIR, by_arrival=True),

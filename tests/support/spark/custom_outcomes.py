@@ -176,6 +176,6 @@ def difference(expected: Outcome, found: Outcome) -> str | None:
             if len(native[what]) != len(own[what]):
                 return f"start {number}, {what}: {native[what]} expected, got {own[what]}"
             for at, (a, b) in enumerate(zip(native[what], own[what], strict=True)):
-                if said := row_difference(a, b, {}):
+                if said := row_difference(a, b):
                     return f"start {number}, {what} {at}: {said}"
     return None

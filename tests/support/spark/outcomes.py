@@ -192,47 +192,27 @@ def difference(case: Case, expected: Outcome, found: Outcome) -> str | None:
         if len(native["outputs"]) != len(own["outputs"]):
             return f"{start}: {native['outputs']} expected, got {own['outputs']}"
         for batch, (a, b) in enumerate(zip(native["outputs"], own["outputs"], strict=True)):
-            if said := row_difference(a, b, _estimates(case)):
+            if said := row_difference(a, b):
                 return f"{start}, output {batch}: {said}"
         for stage, (a, b) in enumerate(zip(native["state"], own["state"], strict=True)):
-            if said := row_difference(a, b, {}):
+            if said := row_difference(a, b):
                 return f"{start}, state of operator {stage}: {said}"
     return None
 
 
-def _estimates(case: Case) -> dict[int, float]:
-    """The columns that are estimates, from the right, and how far off they may be."""
-    count = len(case.aggregates)
-    return {
-        at - count: AGGREGATES[name].rsd
-        for at, name in enumerate(case.aggregates)
-        if AGGREGATES[name].rsd
-    }
-
-
-def row_difference(
-    expected: list[Cells], found: list[Cells], estimates: dict[int, float]
-) -> str | None:
+def row_difference(expected: list[Cells], found: list[Cells]) -> str | None:
     for a, b in zip(expected, found, strict=False):
-        rsd = {at + len(a): share for at, share in estimates.items()}
-        if len(a) != len(b) or not all(
-            close(x, y, rsd.get(at, 0.0)) for at, (x, y) in enumerate(zip(a, b, strict=True))
-        ):
+        if len(a) != len(b) or not all(map(close, a, b)):
             return f"{a} expected, got {b}"
     if len(expected) != len(found):
         return f"{len(expected)} rows expected, got {len(found)}: {expected} and {found}"
     return None
 
 
-def close(expected: Any, found: Any, rsd: float = 0.0) -> bool:
-    """Whether two cells agree: doubles to 1e-9, estimates within `rsd`, all else exactly.
-
-    Small estimates may differ by one: that is two values whose hashes fall into one register.
-    """
+def close(expected: Any, found: Any) -> bool:
+    """Whether two cells agree: doubles to 1e-9, all else exactly."""
     if isinstance(expected, list) and isinstance(found, list):
         return len(expected) == len(found) and all(map(close, expected, found))
-    if rsd and isinstance(expected, int) and isinstance(found, int):
-        return abs(expected - found) <= max(rsd * max(expected, found), 1)
     if isinstance(expected, float) and isinstance(found, float):
         return math.isclose(expected, found, rel_tol=1e-9, abs_tol=1e-9)
     return type(expected) is type(found) and expected == found

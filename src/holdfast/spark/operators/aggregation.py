@@ -103,6 +103,7 @@ class Aggregation(Operator):
         self._made_results = [f"result_{i}" for i in range(len(self.partials))]
         self._finish = analyzed.finish(self._made_keys, self._made_results)
         self.merges: tuple[Merge, ...] = tuple(partial.merge for partial in self.partials)
+        self.former = tuple(p.former for p in self.partials if p.former is not None)
         self.key_index = event_time_ordinal(self._stored_keys())
         self._window = seam.analysis.time_window(after)
 
@@ -177,9 +178,15 @@ class Aggregation(Operator):
 
     def takes_over(self, stored: Schema, wanted: Schema, *, may_add: bool) -> bool:
         later = {name for partial in self.partials for name in partial.later}
-        lacking = set(wanted.names) - set(stored.names)
-        is_earlier = bool(lacking) and lacking <= later
-        return super().takes_over(stored, wanted, may_add=may_add or is_earlier)
+        former = [columns for columns in self.former if columns.are_in(stored.names)]
+        made = {name for columns in former for name in columns.columns}
+        gone = {name for columns in former for name in columns.names} | made
+        lacking = set(wanted.names) - set(stored.names) - made
+        is_earlier = bool(lacking or made) and lacking <= later
+        kept = Schema(
+            type(stored.struct)(tuple(field for field in stored if field.name not in gone))
+        )
+        return super().takes_over(kept, wanted, may_add=may_add or is_earlier)
 
     def rows_schema(self, frame: DataFrame) -> StructType:
         return nullable([field for field in frame.schema.fields if field.name not in (ROWS, HASH)])
@@ -326,24 +333,24 @@ class _Calls:
 
     def take(self, call: AggregateCall, name: str) -> None:
         """Take a call apart, whose partial columns are named after `name` where that is free."""
-        wanted: list[str] = []
+        wanted: dict[str, str] = {}
 
         def give(suffix: str) -> str:
-            wanted.append(f"{name}{suffix}")
-            return self._names.give(wanted[-1])
+            given = self._names.give(f"{name}{suffix}")
+            wanted[given] = f"{name}{suffix}"
+            return given
 
         partials = take_apart(call, give)
-        given = [column for column, _ in partials.columns]
         self.partials.append(partials)
         if words := call.flag_in_words:
             self.flags[f"{AGGREGATE}{name}"] = words
-        if sorted(given) == sorted(wanted):
+        if all(wanted[given] == given for given in partials.told_names):
             self.definition[f"{AGGREGATE}{name}"] = call.sql
         else:
             # The next start may not find these columns to be another aggregate's.
             labels = FreeNames(self.definition, case_sensitive=True)
             label = labels.give(f"{AGGREGATE}{name}")
-            self.definition[label] = f"{call.sql} kept in {', '.join(given)}"
+            self.definition[label] = f"{call.sql} kept in {', '.join(partials.told_names)}"
 
 
 def _call_names(analyzed: AnalyzedAggregation, after: DataFrame, num_keys: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""How large the DataFrames are that processors get, by the settings of Spark's that limit them."""
+"""What Spark's settings say of the DataFrames that processors get and return."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from holdfast.streams.processors.pandas import FrameLimits
 
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_COERCES = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
 
 
 def frame_limits(session: SparkSession) -> FrameLimits:
-    """The limits that a session sets."""
+    """What a session sets."""
     rows = session.conf.get(_ROWS, str(FrameLimits.rows))
     size = session.conf.get(_BYTES, str(FrameLimits.bytes))
-    return FrameLimits(int(str(rows)), seam.sessions.bytes_of(session, str(size)))
+    coerces = str(session.conf.get(_COERCES, "false")).lower() == "true"
+    return FrameLimits(int(str(rows)), seam.sessions.bytes_of(session, str(size)), coerces)

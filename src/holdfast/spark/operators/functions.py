@@ -18,6 +18,7 @@ from holdfast.spark.operators.columns import quote_column
 from holdfast.streams.aggregates.functions import unsupported_call
 from holdfast.streams.aggregates.merging import Merge
 from holdfast.streams.aggregates.parts import FunctionCall
+from holdfast.streams.tasks.rewrite import FormerColumns
 from holdfast.types import AtomicType, DataType, parse_schema
 
 Give = Callable[[str], str]
@@ -39,6 +40,13 @@ class Partials:
     """Whether rows of sliding windows may be summed up by panes."""
     later: tuple[str, ...] = ()
     """The columns that state of earlier versions of Holdfast lacks; they may be null."""
+    former: FormerColumns | None = None
+    """The columns that state of earlier versions has in place of `columns`."""
+
+    @property
+    def told_names(self) -> tuple[str, ...]:
+        """The columns as the definition of a query tells them: those it was first told of."""
+        return self.merge.columns if self.former is None else self.former.names
 
 
 def take_apart(call: AggregateCall, give: Give) -> Partials:
@@ -55,7 +63,13 @@ def take_apart(call: AggregateCall, give: Give) -> Partials:
         raise unsupported_call(call.sql, f"{call.node} cannot be merged batch by batch")
     inputs = tuple(map(_own_type, call.input_types))
     parts = function.take_apart(FunctionCall(call.sql, inputs, call.flag))
-    names = tuple(give(partial.suffix) for partial in parts.partials)
+    suffixes = [partial.suffix for partial in parts.partials]
+    # Former columns keep their names, which no other aggregate may get.
+    first = suffixes if parts.former is None else parts.former.suffixes
+    given = {suffix: give(suffix) for suffix in first}
+    told = tuple(given.values())
+    given |= {suffix: give(suffix) for suffix in suffixes if suffix not in given}
+    names = tuple(given[suffix] for suffix in suffixes)
     named = list(zip(names, parts.partials, strict=True))
     finish = parts.finish_sql([quote_column(name) for name in names])
     return Partials(
@@ -64,6 +78,7 @@ def take_apart(call: AggregateCall, give: Give) -> Partials:
         result=F.col(quote_column(names[0])) if finish is None else F.expr(finish),
         by_pane=function.by_pane,
         later=tuple(name for name, partial in named if partial.later),
+        former=(None if parts.former is None else FormerColumns(told, names, parts.former.convert)),
     )
 
 

@@ -22,6 +22,7 @@ from holdfast.ids import DEFAULT_STORE_NAME
 from holdfast.streams.outbox import Outbox
 from holdfast.streams.processors.handle import QueryInfo
 from holdfast.streams.processors.pandas import FrameLimits
+from holdfast.streams.tasks.rewrite import FormerColumns
 from holdfast.streams.tasks.task import StoreSpec, Task
 from holdfast.streams.watermark import Watermarks
 from holdfast.types import Schema
@@ -184,6 +185,9 @@ class Operator(ABC):
         `frame` is what `batch_frame` returned; its schema has the key columns. Raises
         InvalidArgument if the state cannot hold a column.
         """
+
+    former: Sequence[FormerColumns] = ()
+    """Columns that state of earlier versions of Holdfast has, and what takes their place."""
 
     dropped: Collection[str] = ()
     """Names of stores that earlier runs had and the next version removes."""

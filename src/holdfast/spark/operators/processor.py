@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-from collections import _tuplegetter  # type: ignore[attr-defined]  # as named tuples have
-from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.types import Row
 
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.errors import InvalidArgument
@@ -17,6 +13,7 @@ from holdfast.spark.operators.keyed import KeyedOperator, KeyedPlan, KeyedRows
 from holdfast.spark.operators.operator import InitialLoad, TaskSettings, ViewSource
 from holdfast.streams.clock import NO_TIME
 from holdfast.streams.processors.arrow import ArrowProcessor, ArrowTask
+from holdfast.streams.processors.forms import row_maker
 from holdfast.streams.processors.handle import variables_of
 from holdfast.streams.processors.pandas import PandasFrames
 from holdfast.streams.processors.rows import RowObjects
@@ -134,19 +131,6 @@ def arrow_state(schema: Any) -> Schema:
     state = parse_schema(schema)
     state.check_value()
     return state
-
-
-@functools.cache
-def row_maker(names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Row]:
-    """Return a function that makes a Row of cells, with these column names.
-
-    The rows are of a subclass that finds a column by an attribute of the class, as a named tuple
-    does; Row itself searches the list of names each time. Names that Row already has, such as
-    `count`, stay Row's own.
-    """
-    own = {name: _tuplegetter(at, "") for at, name in enumerate(names) if not hasattr(Row, name)}
-    kind = type("Row", (Row,), {"__fields__": list(names), "__slots__": (), **own})
-    return functools.partial(tuple.__new__, kind)
 
 
 class PandasProcessing(Processing):

@@ -214,7 +214,7 @@ def rewrite_stores(
                 ]
                 continue
             empty = run.operator.empty_values(run.frames.before)
-            task = RewriteTask(run.stores[name], base.version, empty)
+            task = RewriteTask(run.stores[name], base.version, empty, run.operator.former)
             count = len(entry.partitions)
             numbers = session.sparkContext.parallelize(range(count), count)
             prepared += numbers.map(task.run).collect()

@@ -14,7 +14,15 @@ from typing import Any
 from holdfast.errors import InvalidArgument
 from holdfast.streams.aggregates import parts
 from holdfast.streams.aggregates.parts import FunctionCall, Parts
-from holdfast.types import ArrayType, AtomicType, DataType, DecimalType, MapType, StructType
+from holdfast.types import (
+    ArrayType,
+    AtomicType,
+    DataType,
+    DecimalType,
+    MapType,
+    StringType,
+    StructType,
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,16 @@ def _is_number(kind: DataType) -> bool:
     return isinstance(kind, DecimalType) or kind in _INTEGRAL or kind in parts.FRACTIONAL
 
 
+def _is_hashed(kind: DataType) -> bool:
+    """Whether Spark's `xxhash64` hashes cells as its count of distinct values does."""
+    plain = StringType()
+    return not any(
+        isinstance(part, MapType)
+        or (isinstance(part, StringType) and part.collation != plain.collation)
+        for part in kind.walk()
+    )
+
+
 ANY = InputRule(lambda kind: True)
 NUMBERS = InputRule(_is_number, "it takes numbers")
 INTEGERS = InputRule(_INTEGRAL.__contains__, "it takes integers")
@@ -40,6 +58,9 @@ ORDERED = InputRule(
     lambda kind: not isinstance(kind, (StructType, ArrayType, MapType)),
     "it compares structs, arrays or maps, where max_by and min_by go by one column",
 )
+
+
+HASHED = InputRule(_is_hashed, "it takes no maps, and strings of the collation UTF8_BINARY alone")
 
 
 @dataclass(frozen=True)
@@ -141,7 +162,7 @@ FUNCTIONS = (
     _row(("max_by",), "MaxBy", parts.best_by("max_by", "max"), (ANY, ORDERED), by_order=True),
     _row(("min_by",), "MinBy", parts.best_by("min_by", "min"), (ANY, ORDERED), by_order=True),
     _row(("approx_count_distinct",), "HyperLogLogPlusPlus", parts.distinct_estimate,
-         flag=ERROR, slow=True),
+         (HASHED,), flag=ERROR, slow=True),
 )  # fmt: skip
 BY_NAME = {name: function for function in FUNCTIONS for name in function.names}
 BY_NODE = {function.node: function for function in FUNCTIONS}

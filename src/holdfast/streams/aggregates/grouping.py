@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.engine.partition.columns import canonical_column
-from holdfast.streams.aggregates.merging import Merge, merge_table
+from holdfast.streams.aggregates.merging import Merge, merge_table, settled_table
 
 Numbers = npt.NDArray[np.int64]
 
@@ -42,6 +42,7 @@ def merged_runs(merges: Sequence[Merge], table: pa.Table, runs: Runs, *, ansi: b
     merged = table.take(pa.array(runs.rows[runs.firsts]))
     if not merges:
         return merged
+    merged = settled_table(merges, merged, ansi=ansi)
     for step in range(1, int(runs.sizes.max(initial=0))):
         longer = np.flatnonzero(runs.sizes > step)
         following = table.take(pa.array(runs.rows[runs.firsts[longer] + step]))

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from holdfast.engine.arrays import Mask
 from holdfast.engine.partition.columns import equal, valid_mask, words
 from holdfast.errors import ArithmeticOverflow
-from holdfast.streams.aggregates import sketches
+from holdfast.streams.aggregates import registers
 
 Columns = list[pa.Array]
 _EXACT = Context(prec=80)
@@ -45,6 +45,17 @@ def merge_table(
         for name, column in zip(merge.columns, KINDS[merge.kind](old, new, ansi), strict=True):
             merged[name] = column
     return pa.table(merged)
+
+
+def settled_table(merges: Sequence[Merge], batch: pa.Table, *, ansi: bool) -> pa.Table:
+    """A batch's columns as they are where its keys are new and nothing was merged into them."""
+    for merge in merges:
+        if merge.kind in _SETTLED:
+            new = [_array(batch, name) for name in merge.columns]
+            old = [pa.nulls(len(column), column.type) for column in new]
+            for name, column in zip(merge.columns, KINDS[merge.kind](old, new, ansi), strict=True):
+                batch = batch.set_column(batch.column_names.index(name), name, column)
+    return batch
 
 
 def _array(table: pa.Table, name: str) -> pa.Array:
@@ -255,11 +266,9 @@ def _sets(old: Columns, new: Columns, ansi: bool) -> Columns:
 
 
 def _distinct(old: Columns, new: Columns, ansi: bool) -> Columns:
-    """(estimate, sketch) of the values of both."""
-    pairs = zip(old[1].to_pylist(), new[1].to_pylist(), strict=True)
-    joined = [sketches.union(left, right) for left, right in pairs]
-    estimates = [sketches.estimate(sketch) for sketch in joined]
-    return [pa.array(estimates, old[0].type), pa.array(joined, old[1].type)]
+    """(estimate, registers) of the values of both."""
+    joined, estimates = registers.merged(old[1], new[1])
+    return [estimates, joined]
 
 
 def _overflow(what: str) -> ArithmeticOverflow:
@@ -288,3 +297,5 @@ KINDS: dict[str, Callable[[Columns, Columns, bool], Columns]] = {
     "set": _sets,
     "distinct": _distinct,
 }
+_SETTLED = frozenset({"distinct"})
+"""Kinds for which what a batch brings is not yet what a store keeps."""

@@ -17,15 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.engine.hashing.spark_hash import xxhash64
-from holdfast.streams.aggregates.sketches import header, precision_of
+from holdfast.streams.aggregates import registers
+from holdfast.streams.aggregates.hll import precision_of
 from holdfast.types import ArrayType, AtomicType, DataType, DecimalType, Row
 
 PartialColumns = list[pa.Array]
 LONG, DOUBLE, BOOLEAN = AtomicType("long"), AtomicType("double"), AtomicType("boolean")
 BINARY = AtomicType("binary")
 FRACTIONAL = frozenset(map(AtomicType, ("float", "double")))
-SKETCH = "_sketch"
-"""The suffix of the column with the sketch that an estimate is of."""
+REGISTERS = "_hyperloglog"
+"""The suffix of the column with the registers that an estimate is of."""
 _EXACT = Context(prec=80)
 
 
@@ -62,6 +63,17 @@ def _alone(columns: PartialColumns) -> pa.Array:
 
 
 @dataclass(frozen=True)
+class Former:
+    """The columns that state of earlier versions has in place of today's, by their suffixes.
+
+    `convert` makes today's of them, all columns in order.
+    """
+
+    suffixes: tuple[str, ...]
+    convert: Callable[[PartialColumns], PartialColumns]
+
+
+@dataclass(frozen=True)
 class Parts:
     """A call taken apart: its columns, how they merge, and how they end.
 
@@ -77,6 +89,7 @@ class Parts:
     finish: str | None = None
     finish_columns: Callable[[PartialColumns], pa.Array] = _alone
     from_value: Callable[[Any], Row | None] | None = None
+    former: Former | None = None
 
     def finish_sql(self, names: Sequence[str]) -> str | None:
         """`finish` over columns of these names, which are quoted where they have to be."""
@@ -259,38 +272,41 @@ def array_of(merge: str) -> Callable[[FunctionCall], Parts]:
 
 
 def distinct_estimate(call: FunctionCall) -> Parts:
-    """An estimate, and the sketch it is of; the flag is the error that is asked for."""
-    start = header(precision_of(call.flag))
-    hashes = "collect_set(CASE WHEN x1 IS NOT NULL THEN xxhash64(x1) END)"
-    texts = f"transform({hashes}, h -> lpad(hex(h), 16, '0'))"
+    """An estimate, and the registers it is of; the flag is the error that is asked for.
 
-    def sketch(columns: PartialColumns) -> pa.Array:
-        numbers = zip(xxhash64(columns[:1]).tolist(), _is_there(columns).to_pylist(), strict=True)
-        cells = [
-            start + (number.to_bytes(8, "big", signed=True) if is_there else b"")
-            for number, is_there in numbers
-        ]
-        return pa.array(cells, pa.binary())
+    Spark passes on which register each value belongs to, and its rank there: no more pairs than
+    registers have ranks, however many values there are. Their estimate is made by merging.
+    """
+    precision = precision_of(call.flag)
+    start = registers.header(precision)
+    pair = registers.pair_sql("xxhash64(x1)", precision)
+    words = f"collect_set(CASE WHEN x1 IS NOT NULL THEN {pair} END)"
+    texts = f"transform({words}, w -> lpad(hex(w), 8, '0'))"
+
+    def cells(columns: PartialColumns) -> pa.Array:
+        there = _is_there(columns).to_numpy(zero_copy_only=False)
+        return registers.of_hashes(xxhash64(columns[:1]).view(np.uint64), there, precision)
 
     return Parts(
         (
             Partial(
-                "",
-                LONG,
-                f"CAST(size({hashes}) AS long)",
-                lambda c: _is_there(c).cast(pa.int64()),
-                0,
+                "", LONG, "count(x1) * 0", lambda c: pa.array(np.zeros(len(c[0]), np.int64)), 0,
             ),
             Partial(
-                SKETCH,
-                BINARY,
-                f"concat(X'{start.hex()}', unhex(array_join({texts}, '')))",
-                sketch,
-                start,
+                REGISTERS, BINARY,
+                f"concat(X'{start.hex()}', unhex(array_join({texts}, '')))", cells, start,
             ),
         ),
         "distinct",
-    )
+        former=Former(("", "_sketch"), _estimated_sketches),
+    )  # fmt: skip
+
+
+def _estimated_sketches(columns: PartialColumns) -> PartialColumns:
+    """What `distinct_estimate` keeps, of the sketches that earlier versions kept."""
+    cells = registers.of_sketches(columns[1])
+    kept, estimates = registers.merged(pa.nulls(len(cells), cells.type), cells)
+    return [estimates, kept]
 
 
 def moments(*, sample: bool, root: bool) -> Callable[[FunctionCall], Parts]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.errors import InvalidArgument
 from holdfast.streams.aggregates.functions import BY_NAME, AggregateFunction
-from holdfast.streams.aggregates.parts import BOOLEAN, DOUBLE, LONG, SKETCH, FunctionCall, Parts
+from holdfast.streams.aggregates.parts import BOOLEAN, DOUBLE, LONG, REGISTERS, FunctionCall, Parts
 from holdfast.types import ArrayType, DataType, DecimalType, Row, Schema
 
 AGGREGATE = "aggregate "
@@ -54,9 +54,9 @@ class StoredAggregate:
         """The cells of `columns` before the first row of a key."""
         if self.parts is None:
             return (None,) * len(self.columns)
-        # How exact a sketch is depends on a flag that the columns do not tell: none merges as an
-        # empty one.
-        cells = (None if part.suffix == SKETCH else part.nothing for part in self.parts.partials)
+        # How many registers there are depends on a flag that the columns do not tell: null merges
+        # as none.
+        cells = (None if part.suffix == REGISTERS else part.nothing for part in self.parts.partials)
         return tuple(cells)[: len(self.columns)]
 
 
@@ -107,6 +107,10 @@ def _columns(
 ) -> tuple[str, ...] | None:
     """The stored columns that these parts would be kept in; None where they are not there."""
     wanted = [f"{name}{part.suffix}" for part in parts.partials] if listed is None else listed
+    if parts.former is not None:  # a definition goes on telling the former columns
+        before = listed or [f"{name}{suffix}" for suffix in parts.former.suffixes]
+        today = [before[0], *(f"{name}{part.suffix}" for part in parts.partials[1:])]
+        wanted = before if set(before) <= set(types) else today
     if len(wanted) != len(parts.partials):
         return None
     columns = []

@@ -1,18 +1,16 @@
 """The GroupState that a function of applyInPandasWithState gets: PySpark's own.
 
-It is the one module of the tasks that imports PySpark, which every worker has.
+It imports PySpark, which every worker has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import numpy as np
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
-from pyspark.sql.types import Row, StructType, TimestampType
+from pyspark.sql.types import Row, StructType
 
 from holdfast.errors import InvalidArgument
 from holdfast.streams.clock import EVENT_TIME, NO_TIME, PROCESSING_TIME, Clock
@@ -42,9 +40,8 @@ class NewState:
     def __call__(self, value: tuple[Any, ...] | None, has_timed_out: bool) -> HeldGroupState:
         """The state of a key with this value; None: the key has no state."""
         watermark = self.clock.watermark_ms
-        shown = None if value is None else changed_times(self.schema, _naive, value)
         return HeldGroupState(
-            optionalValue=shown,  # type: ignore[arg-type]
+            optionalValue=value,  # type: ignore[arg-type]
             batchProcessingTimeMs=self.clock.processing_ms,
             eventTimeWatermarkMs=GroupState.NO_TIMESTAMP if watermark is None else watermark,
             timeoutConf=_TIMEOUTS[self.clock.mode],
@@ -72,8 +69,7 @@ class HeldGroupState(GroupState):
     @property
     def value(self) -> tuple[Any, ...] | None:
         """The current value."""
-        held = self.getOption
-        return None if held is None else changed_times(self._value_schema, _aware, held)
+        return self.getOption
 
     @property
     def is_changed(self) -> bool:
@@ -85,27 +81,6 @@ class HeldGroupState(GroupState):
         """When the key times out, if the function set that."""
         moment = self._timeout_timestamp
         return None if moment == GroupState.NO_TIMESTAMP else int(moment)
-
-
-def changed_times(
-    schema: StructType, change: Callable[[Any], Any], value: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    """A row with `change` applied to each of its timestamps."""
-    places = [
-        n for n, field in enumerate(schema.fields) if isinstance(field.dataType, TimestampType)
-    ]
-    if not places:
-        return value
-    return tuple(change(cell) if n in places else cell for n, cell in enumerate(value))
-
-
-def _naive(cell: datetime | None) -> datetime | None:
-    """A timestamp as PySpark passes it: without a zone, in local time."""
-    return None if cell is None else cell.astimezone().replace(tzinfo=None)
-
-
-def _aware(cell: Any) -> Any:
-    return cell.astimezone() if isinstance(cell, datetime) and cell.tzinfo is None else cell
 
 
 def _python(cell: Any) -> Any:

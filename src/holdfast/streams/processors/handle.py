@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from holdfast.errors import IllegalState, InvalidArgument
 from holdfast.streams.clock import NO_TIME
+from holdfast.streams.processors.forms import deleted_error
 from holdfast.streams.processors.states import (
     ListState,
     MapState,
@@ -46,7 +47,7 @@ class Handle:
     def __init__(
         self,
         time_mode: str,
-        open_variable: Callable[[Variable], StateVariable] | None = None,
+        open_variable: Callable[[Variable], StateVariable | None] | None = None,
         timers: Timers | None = None,
         query: QueryInfo | None = None,
     ) -> None:
@@ -55,6 +56,7 @@ class Handle:
         self._timers = timers
         self._query = query
         self._is_open = True
+        self._unopened: dict[str, _UnopenedVariable] = {}
         self.variables: dict[str, Variable] = {}
         self.deleted: list[str] = []
         self.states: list[StateVariable] = []
@@ -64,6 +66,12 @@ class Handle:
     def close_init(self) -> None:
         """End init(): from now on no variable can be added."""
         self._is_open = False
+        if self._open is not None and self._unopened:
+            names = ", ".join(map(repr, self._unopened))
+            raise IllegalState(
+                f"init() asked for {names} where the state is, but not when the query was planned. "
+                "Have it ask for the same variables each time."
+            )
 
     def getValueState(
         self, stateName: str, schema: Any, ttlDurationMs: int | None = None
@@ -101,16 +109,19 @@ class Handle:
             )
         variable = new_variable(name, kind, values, keys, ttl_ms)
         self.variables[name] = variable
-        if self._open is None:
-            return cast(StateVariable, _UnopenedVariable(name))
-        state = self._open(variable)
+        state = None if self._open is None else self._open(variable)
+        if state is None:
+            unopened = self._unopened[name] = _UnopenedVariable(name, kind)
+            return cast(StateVariable, unopened)
         self.states.append(state)
         return state
 
     def deleteIfExists(self, stateName: str) -> None:
-        """Remove a variable of earlier runs with all its state."""
+        """Remove a variable with all its state, also one that this init() has got before."""
         self._check_init(f"The state variable {stateName!r} is to be deleted")
         self.deleted.append(stateName)
+        if self.variables.pop(stateName, None) is not None:
+            self._unopened.pop(stateName).is_deleted = True
 
     def _check_init(self, what: str) -> None:
         if not self._is_open:
@@ -146,14 +157,17 @@ class Handle:
 
 
 class _UnopenedVariable:
-    """Stands for a variable where there is no current key; every use of it is an error."""
+    """Stands for a variable without a current key, or a deleted one; every use is an error."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, kind: Kind) -> None:
+        self._name, self._kind = name, kind
+        self.is_deleted = False
 
     def __getattr__(self, what: str) -> Any:
         if what.startswith("_"):
             raise AttributeError(what)
+        if self.is_deleted:
+            raise deleted_error(self._name, self._kind, what)
         raise IllegalState(
             f"The state variable {self._name!r} was used without a key: in init() or close()."
         )

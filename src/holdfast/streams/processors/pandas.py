@@ -6,8 +6,9 @@ converted at once, and the DataFrame of a key is a slice of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import InvalidArgument
 from holdfast.streams.processors.rows import plain
-from holdfast.types import Schema
+from holdfast.types import Schema, one_array
 
 _ROWS_AT_A_TIME = 50_000
 _FRAMES_AT_A_TIME = 20_000
@@ -40,12 +41,14 @@ def pandas_for(what: str) -> Any:
 
 @dataclass(frozen=True)
 class FrameLimits:
-    """How large a DataFrame of a key's rows may be; the defaults are those of Spark's settings."""
+    """What Spark's settings say of DataFrames; the defaults are those of the settings."""
 
     rows: int = 10_000
     """The most rows; 0 or less: no limit."""
     bytes: int = 64 << 20
     """The most bytes, by the average row of a batch. A DataFrame has a row at least."""
+    coerces_integers: bool = False
+    """Whether integers may be returned for any decimal that has room for them."""
 
     def rows_of(self, batch: pa.RecordBatch) -> int:
         """The most rows of a DataFrame of this batch."""
@@ -70,6 +73,11 @@ class PandasFrames:
     is_strict: bool = False
     limits: FrameLimits = FrameLimits()
 
+    @property
+    def timer_zone(self) -> str:
+        """As in Spark, keys of timers show the same time as those of DataFrames."""
+        return self.zone
+
     def rows(self, batch: pa.RecordBatch) -> Cut:
         """The rows of a batch, to be cut into groups."""
         pandas = pandas_for("A processor of DataFrames")
@@ -85,6 +93,18 @@ class PandasFrames:
         frame.columns = [label for _, label in self.columns]
         most = self.limits.rows_of(batch)
         return Cut(frame, loose, 0, batch.num_rows, most, pandas.RangeIndex)
+
+    def keys(self, columns: Sequence[pa.ChunkedArray]) -> list[tuple[Any, ...]]:
+        """The keys of groups; timestamps are pandas' and naive, as in DataFrames."""
+        return list(zip(*map(self._key_cells, columns), strict=True))
+
+    def _key_cells(self, column: pa.ChunkedArray) -> list[Any]:
+        if not pa.types.is_timestamp(column.type):
+            cells: list[Any] = column.to_pylist()
+            return cells
+        made = to_pandas(one_array(column), "key", self.zone)
+        there = column.is_valid().to_pylist()
+        return [cell if valid else None for cell, valid in zip(made, there, strict=True)]
 
     def group(self, parts: Iterator[Cut]) -> Iterator[Any]:
         """The DataFrames of a group."""
@@ -302,15 +322,31 @@ class _FrameCopy:
         chunks = []
         for dtype, some in groupby(cells, key=lambda part: part.dtype):
             try:
-                chunks.append(_to_arrow(list(some), field.type, self._style.zone))
+                parts = list(some)
+                if self._style.limits.coerces_integers and pa.types.is_decimal(field.type):
+                    parts = list(map(_decimals, parts))
+                chunks.append(_to_arrow(parts, field.type, self._style.zone))
                 continue
             except (pa.ArrowException, TypeError, ValueError, OverflowError):
                 pass
             raise InvalidArgument(
-                f"The column {field.name!r} that the processor returned is {dtype} in pandas and "
-                f"cannot be converted to {field.type}."
+                f"Failed to convert the values: the column {field.name!r} that the processor "
+                f"returned is {dtype} in pandas and cannot be converted to {field.type}."
             )
         return chunks
+
+
+def _decimals(cells: Any) -> Any:
+    """Integers as decimals; all other cells as they are."""
+    if cells.dtype.kind not in "iu":
+        return cells
+    there = [None if cell is None or cell != cell else Decimal(int(cell)) for cell in _plain(cells)]
+    return np.array(there, dtype=object)
+
+
+def _plain(cells: Any) -> list[Any]:
+    """Cells without pandas' own null."""
+    return [None if cell is pandas_for("A processor").NA else cell for cell in cells]
 
 
 def _columns(frame: Any, places: list[int]) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import InvalidArgument
-from holdfast.types import AtomicType, Schema, UnrepresentableValue, read_column
+from holdfast.types import AtomicType, Schema, UnrepresentableValue, one_array, read_column
 
 _ROWS_AT_A_TIME = 50_000
 _FIRST_ROWS = 100
@@ -32,16 +32,25 @@ class RowObjects:
     zone: str
     make: Callable[[tuple[str, ...]], Callable[[tuple[Any, ...]], Any]]
 
+    timer_zone = None
+    """Keys of timers have the form of state."""
+
     def rows(self, batch: pa.RecordBatch) -> list[Any]:
         """The rows of a batch."""
         cells = [self._cells(batch.column(name)) for name, _ in self.columns]
         make = self.make(tuple(name for _, name in self.columns))
         return list(map(make, zip(*cells, strict=True)))
 
+    def keys(self, columns: Sequence[pa.ChunkedArray]) -> list[tuple[Any, ...]]:
+        """The keys of groups, in the form of rows."""
+        return list(zip(*(self._cells(one_array(column)) for column in columns), strict=True))
+
     def _cells(self, column: pa.Array) -> list[Any]:
         if pa.types.is_timestamp(column.type) and column.type.tz is not None:
             return self._moments(column)
-        cells: list[Any] = column.to_pylist()
+        wanted = _in_zone(column.type, self.zone)
+        zoned = column if wanted == column.type else column.cast(wanted)
+        cells: list[Any] = zoned.to_pylist()
         return cells
 
     def _moments(self, column: pa.Array) -> list[Any]:
@@ -79,6 +88,19 @@ class RowObjects:
                 cells = given.get(name, [None] * len(rows))
             columns.append(_column(name, cells, field.type))
         return pa.table(columns, schema=self.output.arrow)
+
+
+def _in_zone(kind: pa.DataType, zone: str) -> pa.DataType:
+    """A type whose timestamps with a zone have this one, at every level."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, tz=zone)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_zone(field.type, zone)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_in_zone(kind.key_type, zone), _in_zone(kind.item_type, zone))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_zone(kind.value_type, zone)))
+    return kind
 
 
 def _columns(rows: list[Any]) -> dict[str, Sequence[Any]] | None:

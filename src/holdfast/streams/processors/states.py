@@ -7,21 +7,21 @@ their changes are written when the chunk is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import UTC
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from holdfast.errors import InvalidArgument
 from holdfast.reserved import EXPIRES, FOUND, HASH
 from holdfast.streams.aggregates.grouping import codes_of
+from holdfast.streams.processors.forms import StateForm, rank
 from holdfast.streams.processors.variables import Variable
 from holdfast.streams.stores.contract import TaskStore
 from holdfast.streams.tasks.task import StoreSpec
-from holdfast.types import AtomicType, Row, RowCodec, Schema
+from holdfast.types import Row, RowCodec, Schema
 
-_TIMESTAMP = AtomicType("timestamp")
 _KEYS_AT_FIRST, _KEYS_AT_A_TIME = 100, 2_000
 """How many keys have their lists or maps in memory: at first, while their length is unknown, and
 at most."""
@@ -59,7 +59,7 @@ class StateVariable:
         self._store = store
         self._cursor = cursor
         self._codec = RowCodec(variable.values)
-        self._encode = _encoder(self._codec)
+        self._form = StateForm(variable.values)
         self._names = spec.value_schema.names
         self._key_names = spec.key_schema.names
         self.updated = 0
@@ -76,10 +76,6 @@ class StateVariable:
     def _expiry(self) -> int | None:
         ttl, start = self._variable.ttl_ms, self._cursor.expires_from
         return None if ttl is None or start is None else start + ttl
-
-    def _own_copy(self, value: Row) -> Row:
-        """A copy of a value for the processor, which may change what is inside."""
-        return value if self._codec.plain else self._codec.encode(value)
 
     def _put(self, keys: pa.Table, values: list[Row], expiries: list[int | None]) -> None:
         """Put rows; `keys` has the store's key columns, and `_hash` if it is known."""
@@ -105,20 +101,23 @@ class ValueState(StateVariable):
 
     def exists(self) -> bool:
         """Whether the key has a value."""
-        return self.get() is not None
+        return self._held() is not None
 
     def get(self) -> Row | None:
         """The key's value, or None."""
+        value = self._held()
+        return value if value is None else self._form.show(value)
+
+    def _held(self) -> Row | None:
         values = self._values
         if values is None:
             values = self._load()
-        value = values[self._cursor.at]
-        return value if value is None else self._own_copy(value)
+        return values[self._cursor.at]
 
     def update(self, newValue: Any) -> None:
         """Set the key's value."""
         at = self._cursor.at
-        value = self._encode(newValue)
+        value = self._form.take(newValue)
         self._changes[at] = value
         if self._values is not None:
             self._values[at] = value
@@ -163,8 +162,8 @@ class _Collection(StateVariable):
         super().__init__(variable, spec, store, cursor)
         self._prefix = spec.prefix
         fields = spec.key_schema.fields[self._prefix :]
-        self._own = RowCodec(Schema(type(spec.key_schema.struct)(fields)))
-        self._encode_own = _encoder(self._own)
+        own = variable.keys or Schema(type(spec.key_schema.struct)(fields))
+        self._own, self._own_form = RowCodec(own), StateForm(own)
         self._has_ttl = variable.ttl_ms is not None
         self._keys_at_a_time = min(_KEYS_AT_FIRST, _KEYS_AT_A_TIME)
 
@@ -260,56 +259,71 @@ class ListState(_Collection):
         """The key's list."""
         entries = self.entries()
         held = [entries[name][1] for name in sorted(entries)]
-        return iter([self._own_copy(value) for value in held if value is not None])
+        return iter([self._form.show(value) for value in held if value is not None])
 
     def put(self, newState: Any) -> None:
-        """Set the key's list."""
+        """Set the key's list. Raises InvalidArgument if that is empty, as Spark does."""
+        values = self._taken(newState)
         self.clear()
-        self.appendList(newState)
+        self._append(values)
 
     def appendValue(self, newState: Any) -> None:
         """Add one value."""
-        self.set((self._cursor.position(),), self._encode(newState))
+        self._append([self._form.take(newState)])
 
     def appendList(self, newState: Any) -> None:
-        """Add values."""
-        for value in newState:
-            self.appendValue(value)
+        """Add values. Raises InvalidArgument if there are none, as Spark does."""
+        self._append(self._taken(newState))
+
+    def _append(self, values: list[Row]) -> None:
+        for value in values:
+            self.set((self._cursor.position(),), value)
+
+    def _taken(self, values: Any) -> list[Row]:
+        taken = list(map(self._form.take, values))
+        if not taken:
+            raise InvalidArgument(
+                f"The list state {self._variable.name!r} was given an empty list. Call clear() to "
+                "remove what it holds.",
+                condition="ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE",
+            )
+        return taken
 
 
 class MapState(_Collection):
     """A map for each key."""
 
-    def getValue(self, key: Any) -> Row | None:
-        """The value under a key of the map, or None."""
-        entry = self.entries().get(self._own.hashable(self._encode_own(key)))
+    def getValue(self, key: Any) -> Any:
+        """The value under a key of the map as a Row, or None."""
+        entry = self.entries().get(self._own.hashable(self._own_form.take(key)))
         value = None if entry is None else entry[1]
-        return None if value is None else self._own_copy(value)
+        return None if value is None else self._form.show_row(value)
 
     def containsKey(self, key: Any) -> bool:
         """Whether the map has the key."""
-        return self._own.hashable(self._encode_own(key)) in self.entries()
+        return self._own.hashable(self._own_form.take(key)) in self.entries()
 
     def updateValue(self, key: Any, value: Any) -> None:
         """Set the value under a key of the map."""
-        self.set(self._encode_own(key), self._encode(value))
+        self.set(self._own_form.take(key), self._form.take(value))
 
     def iterator(self) -> Iterator[tuple[Row, Row]]:
-        """Keys and values of the map."""
-        entries = self.entries().values()
-        return iter([(own, self._own_copy(held)) for own, held, _ in entries if held is not None])
+        """Keys and values of the map, in the order of the keys: nulls first, NaN last."""
+        shown, form = self._own_form.show, self._form
+        entries = sorted(self.entries().values(), key=lambda entry: rank(entry[0]))
+        return iter([(shown(own), form.show(held)) for own, held, _ in entries if held is not None])
 
     def keys(self) -> Iterator[Row]:
-        """Keys of the map."""
-        return iter([own for own, _, _ in self.entries().values()])
+        """Keys of the map, in their order."""
+        return iter([own for own, _ in self.iterator()])
 
     def values(self) -> Iterator[Row]:
-        """Values of the map."""
+        """Values of the map, in the order of the keys."""
         return iter([value for _, value in self.iterator()])
 
     def removeKey(self, key: Any) -> None:
         """Remove a key from the map."""
-        self.set(self._encode_own(key), None)
+        self.set(self._own_form.take(key), None)
 
 
 class Timers(_Collection):
@@ -364,22 +378,3 @@ def _apply(entries: dict[Row, _Entry], name: Row, entry: _Entry) -> None:
 
 def _taken(table: pa.Table, at: list[int]) -> pa.Table:
     return table.take(pa.array(at, pa.int64()))
-
-
-def _encoder(codec: RowCodec) -> Callable[[Any], Row]:
-    """The codec's `encode`, which takes a naive timestamp as local time, as PySpark does."""
-    kinds = [field.type for field in codec.schema]
-    at = [place for place, kind in enumerate(kinds) if kind == _TIMESTAMP]
-    if not at:
-        return codec.encode
-
-    def encode(row: Any) -> Row:
-        if isinstance(row, (tuple, list)):
-            cells = list(row)
-            for place in at:
-                if place < len(cells) and getattr(cells[place], "tzinfo", UTC) is None:
-                    cells[place] = cells[place].astimezone(UTC)
-            row = tuple(cells)
-        return codec.encode(row)
-
-    return encode

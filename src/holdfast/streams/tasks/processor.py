@@ -19,12 +19,14 @@ from holdfast.reserved import HASH
 from holdfast.streams.aggregates.grouping import Numbers, Runs, codes_of
 from holdfast.streams.clock import EVENT_TIME, PROCESSING_TIME, Clock, ExpiredTimerInfo, LateFilter
 from holdfast.streams.outbox import Outbox
+from holdfast.streams.processors.forms import StateForm
 from holdfast.streams.processors.groups import GroupReader, Groups
 from holdfast.streams.processors.handle import Handle, QueryInfo, state_class
 from holdfast.streams.processors.states import Cursor, StateVariable, Timers
 from holdfast.streams.processors.variables import TIMER_VARIABLE, TIMERS, Variable
 from holdfast.streams.stores.contract import TaskStore
 from holdfast.streams.tasks.task import StoreSpec, TaskResult, millis_since
+from holdfast.types import RowCodec, Schema, StructType
 
 _KEYS_AT_A_TIME = 50_000
 """How many keys with due timers are handled at a time."""
@@ -33,12 +35,21 @@ _KEYS_AT_A_TIME = 50_000
 class RowStyle(Protocol):
     """The form in which a processor takes and returns rows. It is pickled to the workers."""
 
+    @property
+    def timer_zone(self) -> str | None:
+        """The zone of timestamps in the keys of timers; None: the local time."""
+        ...
+
     def rows(self, batch: pa.RecordBatch) -> Any:
         """The rows of a batch, which slices cut into groups."""
         ...
 
     def group(self, parts: Iterator[Any]) -> Iterator[Any]:
         """What the processor gets for a group whose rows come in several parts."""
+        ...
+
+    def keys(self, columns: Sequence[pa.ChunkedArray]) -> list[tuple[Any, ...]]:
+        """The keys of groups, as the processor gets them beside rows."""
         ...
 
     def tables(self, results: Iterator[Any]) -> Iterator[pa.Table]:
@@ -120,8 +131,10 @@ class _Run:
         self._fired = 0
         self._expired = 0
 
-    def _open(self, variable: Variable) -> StateVariable:
-        spec = self._task.stores[variable.name]
+    def _open(self, variable: Variable) -> StateVariable | None:
+        spec = self._task.stores.get(variable.name)
+        if spec is None:
+            return None
         kind = state_class(variable.kind)
         return kind(variable, spec, self._stores[variable.name], self._cursor)
 
@@ -267,7 +280,7 @@ class _Run:
             self._begin(keys)
             if task.clock.mode == EVENT_TIME:
                 cursor.expires_from = None  # there is no watermark yet to count a TTL from
-            for at, key in enumerate(_key_rows(keys, self._key_names)):
+            for at, key in enumerate(task.rows.keys(keys.select(self._key_names).columns)):
                 cursor.at = at
                 part = rows[bounds[at] : bounds[at + 1]]
                 parts = chain((part,), map(task.rows.rows, groups.rest))
@@ -288,16 +301,14 @@ class _Run:
         handle, values = task.processor.handleInputRows, task.clock.values
         is_whole = groups.count > 1
         self._begin(keys)
-        for at, key in enumerate(_key_rows(keys, self._key_names)):
+        for at, key in enumerate(style.keys(keys.select(self._key_names).columns)):
             cursor.at = at
             if times is not None:
                 cursor.expires_from = times[at]
             part = rows[bounds[at] : bounds[at + 1]]
             parts = iter((part,)) if is_whole else self._parts(part, groups.rest)
             try:
-                given = handle(key, style.group(parts), values)
-                if given is not None:
-                    yield from given
+                yield from iterated(handle(key, style.group(parts), values), "handleInputRows")
             except Exception as error:
                 note_key(error, keys, at)
                 raise
@@ -362,10 +373,17 @@ class _Run:
         columns = [column.combine_chunks() for column in keys.columns]
         return keys.append_column(HASH, pa.array(hasher.hash_columns(columns)))
 
+    def _timer_keys(self, keys: pa.Table) -> list[Any]:
+        """The keys of timers as Spark gives them, in the form of state and not of rows."""
+        fields = self._task.store.key_schema.fields[: len(self._task.keys)]
+        schema = Schema(StructType(fields))
+        found = RowCodec(schema).from_arrow([keys.column(name) for name in schema.names])
+        return list(map(StateForm(schema, self._task.rows.timer_zone).show_row, found))
+
     def _fire_some(self, keys: pa.Table, owners: list[int], moments: list[int]) -> Iterator[Any]:
         task, timers = self._task, self._timers
         assert timers is not None
-        key_rows, values = _key_rows(keys, self._key_names), task.clock.values
+        key_rows, values = self._timer_keys(keys), task.clock.values
         self._begin(keys)
         for at, moment in zip(owners, moments, strict=True):
             self._cursor.at = at
@@ -375,8 +393,7 @@ class _Run:
                     timerValues=values,
                     expiredTimerInfo=ExpiredTimerInfo(moment),
                 )
-                if given is not None:
-                    yield from given
+                yield from iterated(given, "handleExpiredTimer")
             except Exception as error:
                 note_key(error, keys, at)
                 raise
@@ -402,12 +419,19 @@ class _Run:
             state.end()
 
 
+def iterated(given: Any, method: str) -> Iterable[Any]:
+    """What a method of a processor returned. Raises TypeError, as Spark does, if it is None."""
+    if given is None:
+        raise TypeError(
+            f"{method} returned None: 'NoneType' object is not iterable. Yield rows, or return "
+            "iter([]) where there are none."
+        )
+    rows: Iterable[Any] = given
+    return rows
+
+
 def note_key(error: BaseException, keys: pa.Table, at: int) -> None:
     """Add the key's hash to an error; the key itself may be confidential."""
     if HASH in keys.column_names:
         number = keys.column(HASH)[at].as_py() & (1 << 64) - 1
         error.add_note(f"While the processor handled the key with the hash {number:016x}.")
-
-
-def _key_rows(keys: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    return list(zip(*(keys.column(name).to_pylist() for name in names), strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -14,6 +15,7 @@ import pytest
 from made_up_streams import made_up_stream, offsets_text, state_of
 from pyspark.sql import DataFrame, SparkSession
 from remotes import Remote
+from test_exactly_once import PATIENCE_S, await_phase, check, start_driver, write_files
 from test_kafka import produce
 from test_streams_on_remote_roots import run, s3a, totals_of, write_batches  # noqa: F401
 
@@ -163,3 +165,53 @@ def test_a_killed_rollback_is_finished_by_the_next_start_or_command(
 @pytest.mark.parametrize("number", range(100))
 def test_a_hundred_killed_rollbacks_are_finished(tmp_path: Path, number: int) -> None:
     _kill_and_finish(tmp_path, random.randrange(10**9))
+
+
+# -- beside a driver that runs -------------------------------------------------------------------
+
+
+def _roll_back_by_command(checkpoint: Path, version: int) -> None:
+    """Stop nobody first; where a version was committed meanwhile, plan again."""
+    command = [sys.executable, "-m", "holdfast.cli", "rollback", str(checkpoint)]
+    command += ["--to", str(version), "--yes", "--reason", "beside a driver"]
+    for _ in range(50):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return
+        assert "STATE_STORE_CONFLICT" in done.stderr, done.stderr
+    raise AssertionError("every plan was out of date")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("phase", ["compute", "commit", "deliver"])
+def test_a_driver_in_another_process_stops_and_the_next_one_delivers_what_spark_gives(
+    spark: SparkSession, tmp_path: Path, phase: str
+) -> None:
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    rnd = random.Random(seed)
+    write_files(tmp_path / "in", rnd, count=14)
+    first = start_driver(tmp_path, "function", "first.log", trigger="default")
+    try:
+        await_phase(first, phase, 5)
+        version = rnd.randrange(1, 4)
+        _roll_back_by_command(tmp_path / "cp", version)
+        first.communicate(timeout=PATIENCE_S)
+    finally:
+        if first.poll() is None:
+            os.killpg(first.pid, signal.SIGKILL)
+            first.communicate()
+    root = reading.open_root(tmp_path / "cp")
+    went_back = root.manifest(root.versions[-1])
+    assert went_back.operation is not None, "the driver had read every file before"
+    assert first.returncode != 0
+    assert "holdfast rollback" in (tmp_path / "first.log").read_text()
+    numbering, kept = went_back.numbering, root.manifest(version).numbering
+    assert numbering is not None
+    assert kept is not None
+    for number in range(kept["last"] + 1, numbering["last"] + 1):
+        (tmp_path / "out" / f"{number}.json").unlink(missing_ok=True)
+    second = start_driver(tmp_path, "function", "second.log")
+    second.communicate(timeout=PATIENCE_S)
+    assert second.returncode == 0, (tmp_path / "second.log").read_text()[-3000:]
+    check(spark, tmp_path, "function")

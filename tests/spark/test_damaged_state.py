@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command_line import run as command
 from pyspark.sql import SparkSession
 
 import holdfast
@@ -128,3 +129,45 @@ def test_a_stream_continues_from_before_a_damaged_manifest_when_its_checkpoint_g
     assert holdfast.read(checkpoint).version == 4
     assert stored(checkpoint, 4) == counts(4)
     assert stored(checkpoint, 3) == counts(3)
+
+
+def needed_by(root: Path, version: int, kind: str) -> list[Path]:
+    """The files of a segment, one of them of a kind: all that a version could read it from."""
+    if kind == "manifest":
+        return [root / "versions" / str(version)]
+    manifest = holdfast.reading.open_root(root).log.load(version)
+    for operator, store, part in manifest.partitions():
+        directory = manifest.directory(operator, store, part.index)
+        for ref in part.segments:
+            paths = [each.path(directory) for each in (ref, *ref.inputs)]
+            names = [data_file(path) for path in paths]
+            if any(name is not None and name.kind == kind for name in names):
+                copies = [f"{each}.copy" for each in paths]
+                return [root / each for each in (*paths, *copies) if (root / each).exists()]
+    raise AssertionError(f"version {version} has no {kind}")
+
+
+def test_after_any_damage_one_command_lets_the_stream_go_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, whole = tmp_path / "in", tmp_path / "whole"
+    for number in range(BATCHES):
+        write_batch(source, number)
+    run(spark, source, whole)
+    newest = holdfast.read(whole).version
+    write_batch(source, BATCHES)
+    ways = {
+        "manifest": "altered", "delta": "removed", "pack": "cut", "merge": "altered",
+        "snapshot": "removed",
+    }  # fmt: skip
+    for kind, way in ways.items():
+        checkpoint = tmp_path / kind
+        shutil.copytree(whole, checkpoint)
+        for path in needed_by(checkpoint / "holdfast", newest, kind):
+            damage(path, way)
+        said = command("rollback", checkpoint, "--to", "intact", "--yes")
+        assert f"as version {newest + 1}" in said, kind
+        run(spark, source, checkpoint)
+        after = holdfast.read(checkpoint).version
+        assert after > newest + 1, kind
+        assert stored(checkpoint, after) == counts(BATCHES + 1), kind

@@ -172,8 +172,8 @@ def test_a_hundred_killed_rollbacks_are_finished(tmp_path: Path, number: int) ->
 
 def _roll_back_by_command(checkpoint: Path, version: int) -> None:
     """Stop nobody first; where a version was committed meanwhile, plan again."""
-    command = [sys.executable, "-m", "holdfast.cli", "rollback", str(checkpoint)]
-    command += ["--to", str(version), "--yes", "--reason", "beside a driver"]
+    command = [sys.executable, "-c", "from holdfast.cli import main; main()", "rollback"]
+    command += [str(checkpoint), "--to", str(version), "--yes", "--reason", "beside a driver"]
     for _ in range(50):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
@@ -193,7 +193,7 @@ def test_a_driver_in_another_process_stops_and_the_next_one_delivers_what_spark_
     write_files(tmp_path / "in", rnd, count=14)
     first = start_driver(tmp_path, "function", "first.log", trigger="default")
     try:
-        await_phase(first, phase, 5)
+        await_phase(first, phase, 9)  # a phase may be said twice in a version
         version = rnd.randrange(1, 4)
         _roll_back_by_command(tmp_path / "cp", version)
         first.communicate(timeout=PATIENCE_S)

@@ -30,8 +30,11 @@ def write(folder: Path, number: int) -> None:
     """The file of a batch; half of its values are those of the batch before."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = [name for name, count in _COUNTS.items() for _ in range(count)]
-    values = [None if name == "none" else at + number * count // 2
-              for name, count in _COUNTS.items() for at in range(count)]  # fmt: skip
+    values = [
+        None if name == "none" else at + number * count // 2
+        for name, count in _COUNTS.items()
+        for at in range(count)
+    ]
     path = folder / f"{number}.parquet"
     pq.write_table(pa.table({"id": ids, "v": pa.array(values, pa.int64())}), path)
     os.utime(path, (number + 1000, number + 1000))

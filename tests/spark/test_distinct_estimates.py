@@ -32,16 +32,23 @@ def test_estimates_of_all_sizes_are_those_of_spark(spark: SparkSession, rsd: flo
     print(f"seed {seed}")
     precision = hll.precision_of(rsd)
     rows = spark.range(sum(_SIZES)).select(
-        F.expr(" ".join(
-            ["CASE", *(f"WHEN id < {sum(_SIZES[: at + 1])} THEN {at}" for at in range(len(_SIZES))),
-             "END"]
-        )).alias("size"),
+        F.expr(
+            " ".join(
+                [
+                    "CASE",
+                    *(f"WHEN id < {sum(_SIZES[: at + 1])} THEN {at}" for at in range(len(_SIZES))),
+                    "END",
+                ]
+            )
+        ).alias("size"),
         F.expr(f"id * 31 + {seed}").alias("v"),
-    )  # fmt: skip
+    )
     registers = _parts(rsd).partials[1].batch.replace("x1", "v")
-    found = rows.groupBy("size").agg(
-        F.approx_count_distinct("v", rsd).alias("spark"), F.expr(registers).alias("cell")
-    ).toArrow()  # fmt: skip
+    found = (
+        rows.groupBy("size")
+        .agg(F.approx_count_distinct("v", rsd).alias("spark"), F.expr(registers).alias("cell"))
+        .toArrow()
+    )
     cells = found.column("cell").combine_chunks()
     _, estimates = merged(pa.array([header(precision)] * len(cells)), cells)
     assert estimates.to_pylist() == found.column("spark").to_pylist()

@@ -26,8 +26,14 @@ SCHEMA = (
     "m map<string, struct<d: int>>, ts timestamp, n timestamp_ntz, ats array<timestamp>"
 )
 VALUE = (
-    1, Row(b=2, t=MOMENT), [Row(c=3, t=MOMENT)], {"k": Row(d=4)}, MOMENT, MOMENT, [MOMENT],
-)  # fmt: skip
+    1,
+    Row(b=2, t=MOMENT),
+    [Row(c=3, t=MOMENT)],
+    {"k": Row(d=4)},
+    MOMENT,
+    MOMENT,
+    [MOMENT],
+)
 COLUMNS = "id string, day date, d decimal(10,2), ts timestamp"
 SESSION = "Asia/Kolkata"
 

@@ -255,10 +255,14 @@ def test_distinct_values_are_estimated_as_spark_estimates_them(
             f"CASE WHEN id % 7 = 0 THEN NULL ELSE id % {900 * (number + 1)} END AS v",
         )
         rows.write.mode("append").parquet(str(tmp_path / "in"))
-    exact = spark.read.parquet(str(tmp_path / "in")).groupBy("k").agg(
-        F.approx_count_distinct("v", 0.02).alias("n"),
-        F.expr("approx_count_distinct(v) FILTER (WHERE v < 30)").alias("few"),
-    )  # fmt: skip
+    exact = (
+        spark.read.parquet(str(tmp_path / "in"))
+        .groupBy("k")
+        .agg(
+            F.approx_count_distinct("v", 0.02).alias("n"),
+            F.expr("approx_count_distinct(v) FILTER (WHERE v < 30)").alias("few"),
+        )
+    )
     reader = spark.readStream.schema("k string, v long").option("maxFilesPerTrigger", "1")
     query = (
         stateful(reader.parquet(str(tmp_path / "in")))

@@ -151,9 +151,14 @@ def test_a_group_state_gives_rows_and_naive_local_timestamps() -> None:
         return iter(())
 
     driver = StateTestDriver(
-        keep, "id", ROWS, "id string", state_schema="s struct<b int, t timestamp>, at timestamp, "
-        "ats array<timestamp>", form="group_state", zone=SESSION,
-    )  # fmt: skip
+        keep,
+        "id",
+        ROWS,
+        "id string",
+        state_schema="s struct<b int, t timestamp>, at timestamp, ats array<timestamp>",
+        form="group_state",
+        zone=SESSION,
+    )
     for _ in range(2):
         driver.push([("a", MOMENT.replace(tzinfo=UTC))])
     kept = (Row(b=1, t=MOMENT), MOMENT, [MOMENT])
@@ -176,8 +181,9 @@ def test_maps_iterate_in_the_order_of_their_keys() -> None:
             )
 
     driver = StateTestDriver(Ordered(), "id", ROWS, "id string")
-    expected = str([(None, "z"), (-1, "b"), (3, None), (3, "c"), (300, "a"),
-                    (4,), (1,), (2,), (0,), (3,)])  # fmt: skip
+    expected = str(
+        [(None, "z"), (-1, "b"), (3, None), (3, "c"), (300, "a"), (4,), (1,), (2,), (0,), (3,)]
+    )
     for _ in range(2):
         (row,) = driver.push([("a", MOMENT.replace(tzinfo=UTC))])
         assert row.id == expected
@@ -190,9 +196,15 @@ def test_keys_of_all_kinds_have_an_order() -> None:
     assert sorted([float("nan"), 2.0, None, -1.0], key=rank)[:3] == [None, -1.0, 2.0]
 
 
-@pytest.mark.parametrize(("given", "taken"), [
-    ("y", ("y",)), (("zz",), ("zz",)), ({"k": "zz"}, ("zz",)), (iter(["zz"]), ("zz",)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ("y", ("y",)),
+        (("zz",), ("zz",)),
+        ({"k": "zz"}, ("zz",)),
+        (iter(["zz"]), ("zz",)),
+    ],
+)
 def test_a_key_of_one_column_is_taken_as_spark_takes_it(given: Any, taken: Any) -> None:
     assert StateForm(parse_schema("k string")).take(given) == taken
 
@@ -266,9 +278,10 @@ def test_a_variable_that_init_got_and_deleted_cannot_be_used(method: str) -> Non
 
 
 def test_a_schema_without_nulls_keeps_values_and_refuses_null() -> None:
-    assert _scripted(
-        lambda own: own.kept.update((1, (2,))), lambda own: own.kept.get()
-    )[-1] == "(1, Row(w=2))"  # fmt: skip
+    assert (
+        _scripted(lambda own: own.kept.update((1, (2,))), lambda own: own.kept.get())[-1]
+        == "(1, Row(w=2))"
+    )
     with pytest.raises(InvalidArgument, match="null"):
         _scripted(lambda own: own.kept.update((None, (2,))))
 

@@ -290,16 +290,23 @@ def distinct_estimate(call: FunctionCall) -> Parts:
     return Parts(
         (
             Partial(
-                "", LONG, "count(x1) * 0", lambda c: pa.array(np.zeros(len(c[0]), np.int64)), 0,
+                "",
+                LONG,
+                "count(x1) * 0",
+                lambda c: pa.array(np.zeros(len(c[0]), np.int64)),
+                0,
             ),
             Partial(
-                REGISTERS, BINARY,
-                f"concat(X'{start.hex()}', unhex(array_join({texts}, '')))", cells, start,
+                REGISTERS,
+                BINARY,
+                f"concat(X'{start.hex()}', unhex(array_join({texts}, '')))",
+                cells,
+                start,
             ),
         ),
         "distinct",
         former=Former(("", "_sketch"), _estimated_sketches),
-    )  # fmt: skip
+    )
 
 
 def _estimated_sketches(columns: PartialColumns) -> PartialColumns:

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from holdfast import schemes
 from holdfast.errors import InvalidArgument
+from holdfast.reading import Root
 
 _NAMES = (
-    "path", "version", "operatorId", "storeName", "stateVarName", "readChangeFeed",
-    "changeStartVersion", "changeEndVersion", "columns", "metadata",
-    "pushFilters", "startingVersion", "maxVersionsPerTrigger",
+    "path", "version", "versionAsOf", "timestampAsOf", "batchId", "operatorId", "storeName",
+    "stateVarName", "readChangeFeed", "changeStartVersion", "changeEndVersion", "columns",
+    "metadata", "pushFilters", "startingVersion", "maxVersionsPerTrigger",
 )  # fmt: skip
+_WHICH = ("version", "versionasof", "timestampasof", "batchid")
+"""What chooses the version to read, as it is compared."""
 EARLIEST, LATEST = "earliest", "latest"
 _METADATA = {"true": "stores", "stores": "stores", "versions": "versions", "false": None}
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options of a read. `version` is a number or tag as text; None means the newest."""
+    """The options of a read. `version` is a number or tag as text, `moment` a time by which it was
+    committed, `batch` its batch id; None of them means the newest version.
+    """
 
     path: str
     version: str | None
+    moment: datetime | None
+    batch: int | None
     operator: int | None
     store: str | None
     feed: bool
@@ -55,7 +63,9 @@ class ReadOptions:
             )
         options = cls(
             path=found["path"],
-            version=found.get("version"),
+            version=found.get("version", found.get("versionasof")),
+            moment=_moment(found),
+            batch=_number(found, "batchId"),
             operator=_number(found, "operatorId"),
             store=_store(found),
             feed=_flag(found, "readChangeFeed"),
@@ -68,8 +78,23 @@ class ReadOptions:
             most=_number(found, "maxVersionsPerTrigger"),
             storage={name: found[name] for name in reaching if name in found},
         )
+        if sum(name in found for name in _WHICH) > 1:
+            raise InvalidArgument(
+                "version, versionAsOf, timestampAsOf and batchId each choose the version to read. "
+                "Give one of them."
+            )
         options._check_feed()
         return options
+
+    def version_in(self, root: Root) -> int:
+        """The version of a root to read. Raises VersionNotFound where there is none such."""
+        if self.moment is not None:
+            return root.at_time(self.moment)
+        return root.resolve(self.version) if self.batch is None else root.of_batch(self.batch)
+
+    @property
+    def _has_version(self) -> bool:
+        return (self.version, self.moment, self.batch) != (None, None, None)
 
     def _check_feed(self) -> None:
         if self.push_filters and (self.feed or self.metadata is not None):
@@ -84,7 +109,7 @@ class ReadOptions:
                     "startingVersion and maxVersionsPerTrigger need readChangeFeed=true."
                 )
             return
-        if self.version is not None or self.metadata is not None:
+        if self._has_version or self.metadata is not None:
             raise InvalidArgument(
                 "A change feed goes from changeStartVersion to changeEndVersion; leave out version "
                 "and metadata."
@@ -139,6 +164,19 @@ def _number(found: Mapping[str, str], name: str) -> int | None:
     if not (text.isascii() and text.isdecimal()):
         raise InvalidArgument(f"{name} must be a whole number, 0 or above, not {text!r}.")
     return int(text)
+
+
+def _moment(found: Mapping[str, str]) -> datetime | None:
+    text = found.get("timestampasof")
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"timestampAsOf must be a time such as 2026-01-31 12:00:00, in UTC unless it has a "
+            f"zone, not {text!r}."
+        ) from None
 
 
 def _starting(found: Mapping[str, str]) -> int | str:

@@ -59,7 +59,7 @@ class StateReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         root, store = opened(self._options)
-        version = root.resolve(self._options.version)
+        version = self._options.version_in(root)
         indexes = [entry.index for entry in store.entries(version)]
         keys = prefixes = None
         if self._filters is not None:

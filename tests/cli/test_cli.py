@@ -596,7 +596,7 @@ def test_version_and_help_load_no_arrow_and_no_command_loads_spark(shop: str) ->
     assert loaded("doctor") == "numpy,pyarrow"
 
 
-def test_completion_can_be_shown_and_completes_commands_and_options() -> None:
+def test_completion_knows_commands_options_and_what_is_in_a_root(tmp_path: Path) -> None:
     done = holdfast_process(
         "--show-completion",
         "bash",
@@ -614,6 +614,12 @@ def test_completion_can_be_shown_and_completes_commands_and_options() -> None:
 
     assert complete("holdfast ", 1) >= set(COMMANDS)
     assert complete("holdfast show --fi", 2) == {"--files"}
+    sample_roots.shop(tmp_path)
+    assert complete(f"holdfast show {tmp_path} --at ", 4) == {*"01234", "two-users"}
+    assert complete(f"holdfast rollback {tmp_path} --to two", 4) == {"two-users"}
+    assert complete(f"holdfast show {tmp_path} --store d", 4) == {"default"}
+    assert complete(f"holdfast show {tmp_path} --operator ", 4) == {"0"}
+    assert complete(f"holdfast show {tmp_path}/nowhere --at ", 4) == set()
 
 
 def test_without_arguments_the_help_is_printed() -> None:

@@ -16,12 +16,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sample_roots
+from made_up_streams import made_up_stream
 from native import normal, run, write_batches
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast
+from holdfast import admin
 from holdfast.errors import InvalidArgument, VersionNotFound
 from pyspark_holdfast import DefaultSource
 from pyspark_holdfast.options import ReadOptions
@@ -76,6 +78,38 @@ def test_a_version_is_chosen_by_number_or_tag(spark: SparkSession, tmp_path: Pat
     assert load(spark, tmp_path, version="0").count() == 0
     with pytest.raises(AnalysisException, match=r"Version 9 is not in .* 0–4"):
         load(spark, tmp_path, version="9").collect()
+
+
+def test_a_version_is_chosen_as_of_a_number_a_time_or_a_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made_up_stream(tmp_path)
+    root = holdfast.reading.open_root(tmp_path)
+    expected = [("key 0", 0), ("key 1", 1)]
+    assert rows(load(spark, tmp_path, versionAsOf="2").select("key.k", "value.v")) == expected
+    assert rows(load(spark, tmp_path, batchId="1").select("key.k", "value.v")) == expected
+    first = datetime.fromtimestamp(root.manifest(0).committed_at_ms / 1000, UTC)
+    later = first + timedelta(days=1)
+    for moment in (later.isoformat(), later.strftime("%Y-%m-%d %H:%M:%S")):
+        assert load(spark, tmp_path, timestampAsOf=moment).count() == root.store().at(6).num_keys
+    for options, why in (
+        ({"batchId": "17"}, "no version of batch 17"),
+        ({"timestampAsOf": "2001-01-01"}, "no version from 2001-01-01"),
+        ({"timestampAsOf": "soon"}, "must be a time"),
+        ({"versionAsOf": "1", "batchId": "1"}, "Give one of them"),
+        ({"batchId": "1", "readChangeFeed": "true", "changeStartVersion": "1"}, "leave out"),
+    ):
+        with pytest.raises(AnalysisException, match=why):
+            load(spark, tmp_path, **options).collect()
+
+
+def test_a_batch_is_the_version_that_was_delivered_whatever_changed_the_state_since(
+    tmp_path: Path,
+) -> None:
+    made_up_stream(tmp_path)
+    admin.rollback(tmp_path, 3).run()
+    root = holdfast.reading.open_root(tmp_path)
+    assert [root.of_batch(number) for number in range(6)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_frame_stays_at_the_version_that_was_newest_when_it_was_first_read(

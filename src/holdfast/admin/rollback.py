@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from holdfast.engine.files.manifest import Manifest
 from holdfast.engine.storage import Runtime
 from holdfast.engine.versions.journal import OperationEntry
 from holdfast.engine.versions.numbering import Numbering, lost_numbers
-from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
+from holdfast.errors import Corruption, InvalidArgument
 from holdfast.reading import Progress
 
 INTACT = "intact"
@@ -100,24 +100,11 @@ def _chosen(site: Site, to: int | str | datetime, progress: Progress | None) -> 
             )
         return max(readable)
     if isinstance(to, datetime):
-        return _at_time(site, to)
+        return site.root.at_time(to)
     if isinstance(to, str) and not to.isdecimal() and to not in site.root.tags:
         with suppress(ValueError):
-            return _at_time(site, datetime.fromisoformat(to))
+            return site.root.at_time(datetime.fromisoformat(to))
     return site.root.resolve(to)
-
-
-def _at_time(site: Site, moment: datetime) -> int:
-    """The newest version that was committed by a time."""
-    wanted = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    limit_ms = int(wanted.timestamp() * 1000)
-    for manifest in site.versions.intact():
-        if manifest.committed_at_ms <= limit_ms:
-            return manifest.version
-    raise VersionNotFound(
-        f"{site.location} has no version from {wanted.isoformat()} or before. `holdfast history` "
-        "lists the versions with their times."
-    )
 
 
 class _Rollback:

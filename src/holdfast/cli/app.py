@@ -13,6 +13,7 @@ import typer
 
 import holdfast
 from holdfast.cli.changes import COMMANDS, Json
+from holdfast.cli.completion import offered_operators, offered_stores, offered_versions
 from holdfast.cli.exits import Exit
 
 # `commands` and what it needs (Arrow, numpy, rich) are imported inside the commands, so that
@@ -40,13 +41,31 @@ RootArgument = Annotated[
 ]
 At = Annotated[
     str | None,
-    typer.Option("--at", metavar="VERSION|TAG", help="The version to read.", show_default="newest"),
+    typer.Option(
+        "--at",
+        metavar="VERSION|TAG",
+        help="The version to read.",
+        show_default="newest",
+        autocompletion=offered_versions,
+    ),
 ]
 OperatorOption = Annotated[
-    int | None, typer.Option("--operator", help="Only this operator.", show_default=False)
+    int | None,
+    typer.Option(
+        "--operator",
+        help="Only this operator.",
+        show_default=False,
+        autocompletion=offered_operators,
+    ),
 ]
 Store = Annotated[
-    str | None, typer.Option("--store", help="Only the store with this name.", show_default=False)
+    str | None,
+    typer.Option(
+        "--store",
+        help="Only the store with this name.",
+        show_default=False,
+        autocompletion=offered_stores,
+    ),
 ]
 Partition = Annotated[
     int | None, typer.Option("--partition", help="Only this partition.", show_default=False)

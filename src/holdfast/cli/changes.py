@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.completion import offered_versions
+
 if TYPE_CHECKING:
     from holdfast.reading import Progress
 
@@ -47,7 +49,11 @@ def tag(
     at: Annotated[
         str | None,
         typer.Option(
-            "--at", metavar="VERSION|TAG", help="The version to tag.", show_default="newest"
+            "--at",
+            metavar="VERSION|TAG",
+            help="The version to tag.",
+            show_default="newest",
+            autocompletion=offered_versions,
         ),
     ] = None,
     reason: Reason = None,
@@ -93,6 +99,7 @@ def rollback(
             help="The version to go back to: its number, its tag, the newest by a time in ISO "
             "8601, or the newest that can be read whole.",
             show_default=False,
+            autocompletion=offered_versions,
         ),
     ],
     checkpoint: CheckpointOption = None,
@@ -147,7 +154,11 @@ def fork(
     at: Annotated[
         str | None,
         typer.Option(
-            "--at", metavar="VERSION|TAG", help="The version to fork.", show_default="newest"
+            "--at",
+            metavar="VERSION|TAG",
+            help="The version to fork.",
+            show_default="newest",
+            autocompletion=offered_versions,
         ),
     ] = None,
     state_location: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cached_property
 
 from holdfast.engine.files.filenames import COPYING, VERSIONS, manifest_version
@@ -13,6 +14,7 @@ from holdfast.engine.partition.reader import PartitionReader
 from holdfast.engine.partition.shape import StoreShape
 from holdfast.engine.storage import Runtime, Storage
 from holdfast.engine.versions.log import VersionLog
+from holdfast.engine.versions.numbering import Numbering
 from holdfast.engine.versions.retention import USUAL_RETENTION, grace_ends_ms
 from holdfast.errors import Corruption, InvalidArgument, VersionNotFound
 from holdfast.ids import DEFAULT_STORE_NAME, OPERATOR
@@ -102,6 +104,31 @@ class Root:
                 f"{_spans(self.versions)}."
             )
         return self.tags[at]
+
+    def at_time(self, moment: datetime) -> int:
+        """The newest version that was committed by a time, in UTC where it has no zone."""
+        wanted = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        limit_ms = int(wanted.timestamp() * 1000)
+        for version in reversed(self.versions):
+            with suppress(Corruption):
+                if self.manifest(version).committed_at_ms <= limit_ms:
+                    return version
+        raise VersionNotFound(
+            f"{self.location} has no version from {wanted.isoformat()} or before. `holdfast "
+            "history` lists the versions with their times."
+        )
+
+    def of_batch(self, batch_id: int) -> int:
+        """The version that was delivered under a batch id, as sinks and progress know it."""
+        for version in self.versions:
+            with suppress(Corruption):
+                manifest = self.manifest(version)
+                if version and manifest.counts and Numbering.of(manifest).last == batch_id:
+                    return version
+        raise VersionNotFound(
+            f"{self.location} has no version of batch {batch_id}: it was never committed, or "
+            "retention has removed it. `holdfast history` lists the versions."
+        )
 
     def info(self) -> RootInfo:
         """The root at a glance."""

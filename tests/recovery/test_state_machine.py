@@ -482,6 +482,27 @@ class Life(RuleBasedStateMachine):
             with pytest.raises(VersionNotFound):
                 plan_rollback(self.site(), to).run()
             return
+        self.go_back(to)
+
+    @rule(seed=seeds, bound=st.sampled_from(BOUNDS), moment=st.sampled_from(TIMES))
+    def go_back_below_bounds_that_a_merge_was_made_with(
+        self, seed: int, bound: int, moment: int
+    ) -> None:
+        """The merge waits when history goes back, and its inputs are side by side again."""
+        draw = Draw(seed)
+        self.put_many(draw.rows(12), True)
+        self.commit(False)
+        to = self.newest
+        self.evict(bound)
+        self.expire(moment)
+        self.commit(False)
+        self.provider.do_snapshot(force=True)
+        self.go_back(to)
+        self.put(draw.key(), draw.value(), None)
+        self.commit(False)
+        self.compare_version(self.newest)
+
+    def go_back(self, to: int) -> None:
         made = plan_rollback(self.site(), to).run().version
         assert made == self.newest + 1
         with pytest.raises(IllegalState) as caught:
@@ -493,6 +514,7 @@ class Life(RuleBasedStateMachine):
         self.begin()
         self.compare_version(made)
 
+    @precondition(lambda self: self.newest > 0)
     @rule(seed=seeds)
     def compact(self, seed: int) -> None:
         self.work(seed)
@@ -508,6 +530,7 @@ class Life(RuleBasedStateMachine):
         self.begin()
         self.compare_version(self.newest)
 
+    @precondition(lambda self: self.newest > 0)
     @rule(later=st.sampled_from([0, GRACE_MS, 10 * GRACE_MS]), keep=st.sampled_from([None, 2]))
     def clean_from_outside(self, later: int, keep: int | None) -> None:
         """What it leaves reads as before, and what the writer has prepared can be committed."""

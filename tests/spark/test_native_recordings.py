@@ -55,9 +55,16 @@ def test_zeros_and_no_numbers_come_back_as_they_were() -> None:
 def test_recordings_are_small_and_of_one_spark() -> None:
     paths = list(RECORDED_NATIVE.glob("*.json"))
     assert sum(path.stat().st_size for path in paths) < 1_000_000
-    tests = [test for path in paths for test in json.loads(path.read_text())["tests"].values()]
-    assert len({test["spark"] for test in tests}) == 1
-    assert all(run["outputs"] for test in tests for run in test["runs"][-1:])
+    tests = {
+        name: test for path in paths for name, test in json.loads(path.read_text())["tests"].items()
+    }
+    assert len({test["spark"] for test in tests.values()}) == 1
+    silent = {
+        name for name, test in tests.items() if not all(run["outputs"] for run in test["runs"][-1:])
+    }
+    # That Spark closes no window after the restart is what it shows.
+    anew = "test_after_a_restart_inputs_begin_anew_below_one_watermark_as_in_spark"
+    assert silent == {f"{anew}[min]", f"{anew}[max]"}
 
 
 @pytest.fixture

@@ -166,8 +166,10 @@ class Journal:
             rows = [row for chunk in self._world.source[head.end : version.end] for row in chunk]
             settings = json.loads(manifest.batch["offsets"].splitlines()[1])
             marks = before.following(settings["batchTimestampMs"])
-            if rows:
-                marks = marks.observed([max(moment for _, _, moment in rows)], [DELAY_MS])
+            if not run.has_had_batch:
+                marks = marks.restarted()
+            largest = max((moment for _, _, moment in rows), default=None)
+            marks = marks.observed([largest], [DELAY_MS])
         elif not run.has_had_batch:
             marks = before.waiting(stored.clock_ms)
         self.hold(version.end > head.end or not is_batch, "a batch went back in its source")

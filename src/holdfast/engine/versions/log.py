@@ -89,8 +89,9 @@ class VersionLog:
         if manifest.version != version:
             raise Corruption(
                 f"The manifest {self.storage.location}/{path} is that of version "
-                f"{manifest.version}: a file was moved or copied. `holdfast rollback CHECKPOINT "
-                "--to intact` continues from the newest version that can be read."
+                f"{manifest.version}: a file was moved or copied. `holdfast verify` lists the "
+                "versions that are intact. `holdfast rollback CHECKPOINT --to intact` continues "
+                "from the newest of those."
             )
         return manifest
 

@@ -90,7 +90,7 @@ class CleanUpPlan(OperationPlan):
             lines.append(("journal", f"{_count(len(found.attempts), 'attempt')} without a version"))
         age = age_in_words(int(max(self.grace_ms, LEAST_SWEEP_AGE_S * 1000)))
         lines.append(("unfinished", f"files that crashed writers left more than {age} ago"))
-        lines.append(("driver", "one that runs goes on undisturbed"))
+        lines.append(("driver", "one that runs continues undisturbed"))
         return lines
 
     def json(self) -> JsonBody:

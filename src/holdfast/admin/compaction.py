@@ -99,7 +99,7 @@ class CompactPlan(OperationPlan):
             return [*lines, ("version", "none: there is nothing to merge")]
         if self.request:
             lines.append(("version", "none: whoever writes the root merges at its maintenance"))
-            lines.append(("driver", "one that runs goes on; without one, the next start does it"))
+            lines.append(("driver", "one that runs continues; without one, the next start does it"))
             return lines
         lines.append(("version", f"{self.base + 1}, with the same state"))
         return [*lines, driver_line(self.age_ms)]

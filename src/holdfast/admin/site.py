@@ -139,7 +139,9 @@ class Site:
             claims.check()
             made = publish()
         except (Conflict, IllegalState, InvalidArgument):
-            self.journal.give_up(entry)
+            # A writer that slept is told of a conflict, and its version may count all the same.
+            if not self.journal.has_version(entry):
+                self.journal.give_up(entry)
             raise
         self.journal.done(entry)
         return made

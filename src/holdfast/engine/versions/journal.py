@@ -143,6 +143,10 @@ class Journal:
             return True
         if not entry.makes_version:
             return not entry.is_attempt
+        return self.has_version(entry)
+
+    def has_version(self, entry: OperationEntry) -> bool:
+        """Whether the version that an operation makes is there, and is its own."""
         try:
             made = self._versions.load(entry.version).operation
         except (VersionNotFound, Corruption):

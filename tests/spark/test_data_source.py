@@ -501,7 +501,7 @@ def test_versions_are_listed_with_batch_watermark_and_tags(
     ("options", "hint"),
     [
         ({}, "Say which state to read"),
-        ({"path": "x", "batchId": "3"}, "no option 'batchid'; it has path, version, operatorId"),
+        ({"path": "x", "batch": "3"}, "no option 'batch'; it has path, version, versionAsOf"),
         ({"path": "x", "operatorId": "one"}, "operatorId must be a whole number, 0 or above"),
         ({"path": "x", "readChangeFeed": "yes"}, "readChangeFeed must be true or false"),
         ({"path": "x", "changeStartVersion": "1"}, "need readChangeFeed=true"),

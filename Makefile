@@ -52,7 +52,7 @@ test: install $(CLASSES) ## Run the tests that need no server
 
 # They wait for servers most of the time; each of the two has its own.
 test-services: install $(CLASSES) servers ## Run the tests against real servers
-	$(PYTEST) -m services --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTEST) -m "services and not soak" --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-spark: java ## Run use cases and ten differential cases on another PySpark: VERSION=4.0.0
 	@test -n "$(VERSION)" || { echo "Say which PySpark: make test-spark VERSION=4.0.0" >&2; exit 1; }

@@ -18,7 +18,7 @@ from holdfast.engine.versions.retention import LEAST_SWEEP_AGE_S, Cleaner, Clean
 from holdfast.errors import InvalidArgument
 from holdfast.reading import Progress
 from holdfast.reading.json import JsonBody
-from holdfast.reading.words import size_text, spans
+from holdfast.reading.words import amount, size_text, spans
 
 LEAST_VERSIONS = 2
 """As many versions stay whatever is asked for: the newest, and the one it was made from."""
@@ -87,7 +87,7 @@ class CleanUpPlan(OperationPlan):
         if found.left_tags:
             lines.append(("untag", f"{_named(found.left_tags)}: their operations have ended"))
         if found.attempts:
-            lines.append(("journal", f"{_count(len(found.attempts), 'attempt')} without a version"))
+            lines.append(("journal", f"{amount(len(found.attempts), 'attempt')} without a version"))
         age = age_in_words(int(max(self.grace_ms, LEAST_SWEEP_AGE_S * 1000)))
         lines.append(("unfinished", f"files that crashed writers left more than {age} ago"))
         lines.append(("driver", "one that runs continues undisturbed"))
@@ -131,7 +131,7 @@ class CleanUpPlan(OperationPlan):
         done = self.cleaner.remove(found.survey)
         what = f"{_versions(done.versions)}, {plan._files(done.files)}"
         others = len(found.left_tags) + len(found.attempts)
-        left = f", {_count(others, 'trace')} of operations that ended" if others else ""
+        left = f", {amount(others, 'trace')} of operations that ended" if others else ""
         summary = "there was nothing to remove" if plan.is_void else f"removed {what}{left}"
         return OperationResult("gc", self.root, None, summary, plan._removed(done))
 
@@ -152,7 +152,7 @@ class CleanUpPlan(OperationPlan):
         return {name: what for name, what in removed.items() if what not in ({}, [])}
 
     def _files(self, files: Collection[str]) -> str:
-        return f"{_count(len(files), 'file')} ({size_text(self.size_of(files))})"
+        return f"{amount(len(files), 'file')} ({size_text(self.size_of(files))})"
 
     def _waiting(self) -> str:
         todo, now_ms = self.todo, self.findings.survey.now_ms
@@ -234,7 +234,3 @@ def _versions(numbers: Collection[int]) -> str:
     if not numbers:
         return "no version"
     return f"version{'s' if len(numbers) > 1 else ''} {spans(sorted(numbers))}"
-
-
-def _count(count: int, what: str) -> str:
-    return f"1 {what}" if count == 1 else f"{count:,} {what}s"

@@ -28,7 +28,7 @@ from holdfast.engine.versions.requests import is_mergeable, leave_request
 from holdfast.engine.versions.rewrite import prepare_unchanged
 from holdfast.reading import Progress
 from holdfast.reading.json import JsonBody
-from holdfast.reading.words import size_text
+from holdfast.reading.words import amount, size_text
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,15 @@ class CompactPlan(OperationPlan):
             else [
                 (
                     "compact",
-                    f"{_count(len(self.partitions), 'partition')} of version {self.base}: "
-                    f"{_count(segments, 'segment')}, {size_text(self.size_bytes)}",
+                    f"{amount(len(self.partitions), 'partition')} of version {self.base}: "
+                    f"{amount(segments, 'segment')}, {size_text(self.size_bytes)}",
                 )
             ]
         )
         if self.merged:
-            lines.append(("merged", f"{_count(self.merged, 'partition')} already"))
+            lines.append(("merged", f"{amount(self.merged, 'partition')} already"))
         if self.foreign:
-            what = _count(self.foreign, "partition")
+            what = amount(self.foreign, "partition")
             lines.append(("foreign", f"{what}: their provider merges them by itself"))
         if self.is_void:
             return [*lines, ("version", "none: there is nothing to merge")]
@@ -135,11 +135,11 @@ class CompactPlan(OperationPlan):
             return self._result(None, "there was nothing to merge", {"merged": 0})
         if self.request:
             request_id = self.job.leave(self)
-            count = _count(len(self.partitions), "partition")
+            count = amount(len(self.partitions), "partition")
             what = f"{count} will be merged by whoever writes {self.root}"
             return self._result(None, what, {"request": request_id})
         made, merged = self.job.commit(self, progress or (lambda done, total, path: None))
-        left, count = len(self.partitions) - merged, _count(merged, "partition")
+        left, count = len(self.partitions) - merged, amount(merged, "partition")
         what = f"{count} merged into one segment each, as version {made.version}"
         if left:
             what += f"; the files of {left} were removed by a clean-up: run it again"
@@ -283,7 +283,3 @@ class _Compaction:
         committer = Committer(site.versions, site.runtime, site.conf_of(base))
         # After a Conflict the files stay for a clean-up: nobody knows that no version has them.
         return committer.commit(base, None, prepared, site.runtime.new_id(), **facts)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

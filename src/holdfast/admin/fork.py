@@ -40,7 +40,7 @@ from holdfast.engine.versions.log import VersionLog
 from holdfast.errors import InvalidArgument, VersionNotFound
 from holdfast.reading import Progress
 from holdfast.reading.json import JsonBody
-from holdfast.reading.words import size_text, time_text
+from holdfast.reading.words import amount, size_text, time_text
 from holdfast.schemes import LOCAL, S3, scheme_of
 
 _NO_SOURCE = "no data so far"
@@ -95,7 +95,7 @@ class ForkPlan(OperationPlan):
             ("state", _state_text(self._base)),
             (
                 "files",
-                f"{_count(self.files, 'file')}, {size_text(self.size_bytes)}, " + self._way(),
+                f"{amount(self.files, 'file')}, {size_text(self.size_bytes)}, " + self._way(),
             ),
         ]
         if self.checkpoint is None:
@@ -319,13 +319,9 @@ def _state_text(base: Manifest) -> str:
     partitions = [entry for _, _, entry in base.partitions()]
     keys = sum(entry.num_keys for entry in partitions)
     return (
-        f"{_count(len(base.operators), 'operator')}, {_count(len(partitions), 'partition')}, "
-        f"{_count(keys, 'key')}"
+        f"{amount(len(base.operators), 'operator')}, {amount(len(partitions), 'partition')}, "
+        f"{amount(keys, 'key')}"
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _offsets_text(text: str) -> str:

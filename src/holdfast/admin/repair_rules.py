@@ -163,7 +163,7 @@ class StoreRules:
     # -- keys ----------------------------------------------------------------------------------
 
     def check_key(self, key: Row, part: PartitionEntry, *, is_new: bool) -> None:
-        """Refuse to set a key that nobody would see, or that the query cannot go on with."""
+        """Refuse to set a key that nobody would see, or with which the query could not continue."""
         if is_new and self.title == _SESSIONS:
             raise InvalidArgument(
                 "There is no such session, and one cannot be added: it could overlap others, which "

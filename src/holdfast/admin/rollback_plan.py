@@ -10,7 +10,7 @@ from holdfast.admin.sources import SourceInput, Standing
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.reading import Progress
 from holdfast.reading.json import JsonBody
-from holdfast.reading.words import spans, time_text
+from holdfast.reading.words import amount, spans, time_text
 
 _REFUSALS: Mapping[Standing, Callable[[SourceInput], str]] = {
     "lost for good": lambda each: (
@@ -75,8 +75,8 @@ class RollbackPlan(OperationPlan):
         found = [
             ("rollback", f"version {self.to} of {time_text(self.committed_at_ms)} becomes version "
                          f"{self.version}"),
-            ("state", f"{_count(self.operators, 'operator')}, "
-                      f"{_count(self.partitions, 'partition')}, {self.keys_before:,} → "
+            ("state", f"{amount(self.operators, 'operator')}, "
+                      f"{amount(self.partitions, 'partition')}, {self.keys_before:,} → "
                       f"{self.keys_after:,} keys; no data is written"),
         ]  # fmt: skip
         if self.to < self.newest:
@@ -103,7 +103,7 @@ class RollbackPlan(OperationPlan):
         found += [(f"source {each.source}", each.line()) for each in self.inputs]
         if self.delivered:
             found.append(
-                ("sink", f"the output of {_count(self.delivered, 'version')} was delivered; those "
+                ("sink", f"the output of {amount(self.delivered, 'version')} was delivered; those "
                          "rows stay where they are")
             )  # fmt: skip
         found.append(("view", "a view of this state is filled again at the next start"))
@@ -137,7 +137,3 @@ class RollbackPlan(OperationPlan):
 
 def _time(moment_ms: int | None) -> str:
     return "none" if moment_ms is None else time_text(moment_ms)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -11,7 +11,7 @@ from holdfast.errors import Conflict
 class Turn:
     """A run's turn at an unfinished copy or fork. No root with the mark can be opened.
 
-    `what` is the word for it in messages. Of several runs the one that resumed it last goes on.
+    `what` is the word for it in messages. Of several runs the one that resumed it last continues.
     """
 
     def __init__(self, target: Storage, what: str) -> None:

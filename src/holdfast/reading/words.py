@@ -22,6 +22,11 @@ def size_text(size_bytes: int) -> str:
     return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
+def amount(number: int, what: str) -> str:
+    """A number of things, such as 1 file or 2,000 files."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def spans(numbers: Sequence[int]) -> str:
     """Ascending numbers as ranges, such as 1–3, 7."""
     found: list[list[int]] = []

@@ -107,7 +107,7 @@ def _columns(
 ) -> tuple[str, ...] | None:
     """The stored columns that these parts would be kept in; None where they are not there."""
     wanted = [f"{name}{part.suffix}" for part in parts.partials] if listed is None else listed
-    if parts.former is not None:  # a definition goes on telling the former columns
+    if parts.former is not None:  # a definition still names the former columns
         before = listed or [f"{name}{suffix}" for suffix in parts.former.suffixes]
         today = [before[0], *(f"{name}{part.suffix}" for part in parts.partials[1:])]
         wanted = before if set(before) <= set(types) else today

@@ -220,3 +220,23 @@ def state_at(folder: Path, version: int) -> list[tuple[Any, ...]]:
             cells = {name: cell for name, cell in row.items() if "expir" not in name.lower()}
             found.append((str(store.operator), store.store, *map(str, cells.values())))
     return sorted(found)
+
+
+def test_each_of_several_sources_is_named_as_its_offsets_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for folder in ("b", "a"):
+        for number in range(2):
+            write_rows(tmp_path / folder, number)
+    both = rows_of(spark, tmp_path / "b").union(rows_of(spark, tmp_path / "a"))
+    query = totals(both).writeStream.outputMode("update").format("noop")
+    query = query.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True)
+    query.start().awaitTermination()
+    (tmp_path / "a" / "1.json").unlink()
+    found = {each.source: each for each in admin.rollback(tmp_path / "cp", 0).inputs}
+    assert len(found) == 2
+    for source, each in found.items():
+        log = (tmp_path / "cp" / "sources" / source / "0").read_text()
+        folder = "a" if "/a/" in log else "b"
+        assert each.kind.endswith(f"/{folder}]"), (source, each.kind)
+        assert each.standing == ("gone" if folder == "a" else "there")
